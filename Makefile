@@ -91,6 +91,7 @@ models: $(STAMP)  ## rebuild the sample models (seeded, no download)
 
 schema: $(STAMP)  ## rebuild the JSON Schemas of plans and schedules from the types
 	$(BIN)/python -m remat_cli.core.files.plan_schema
+	$(BIN)/python -m remat_cli.pipelines.plan.schema
 
 docs: $(STAMP)  ## rewrite docs/python.md from the docstrings, and the table of docs/solvers.md from the registry
 	$(BIN)/python -m docs.make_python_md

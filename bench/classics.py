@@ -22,8 +22,8 @@ from bench.classics_report import markdown
 from bench.classics_stats import RATIO, Rows, networks_of
 from remat_cli.base.files import atomic_write
 from remat_cli.contest.bench_file import Overrides, Target, load_bench
+from remat_cli.contest.report.bench_run import BenchCase, BenchRun, case_key, encode_run, read_runs
 from remat_cli.contest.runner import run_case
-from remat_cli.report.contest.bench_run import BenchCase, BenchRun, case_key, encode_run, read_runs
 from remat_cli.settings.parsers import parse_seconds
 
 ROOT = Path(__file__).resolve().parents[1]

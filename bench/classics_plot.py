@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.classics_stats import BEST, FREE, RATIO, Rows, labels_of, of_suite, optimum, place_of
-from remat_cli.report.pictures.compare_plot import COLORS, MARKS
+from remat_cli.contest.report.compare_plot import COLORS, MARKS
 from remat_cli.report.pictures.svg_chart import INK, draw_svg, undress
 
 LINES = ("-", "--")

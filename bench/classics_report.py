@@ -28,7 +28,7 @@ from bench.classics_stats import (
     ratio,
 )
 from bench.compiling import table_lines
-from remat_cli.report.contest.bench_run import BenchRun
+from remat_cli.contest.report.bench_run import BenchRun
 
 # Jain et al. 2020, table 2: cost over that of the optimal MILP, geometric mean over feasible budgets of their own.
 TABLE_2: Mapping[str, Mapping[str, float | None]] = {

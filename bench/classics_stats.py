@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from remat_cli.report.contest.bench_run import FAILED, BenchRun
+from remat_cli.contest.report.bench_run import FAILED, BenchRun
 
 Rows: TypeAlias = Sequence[BenchRun]
 Place: TypeAlias = tuple[str, str]

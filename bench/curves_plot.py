@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from remat_cli.report.pictures.bench_plot import COLORS
+from remat_cli.contest.report.bench_plot import COLORS
 from remat_cli.report.pictures.svg_chart import BEFORE, INK, draw_svg, undress
 
 MIB = 2**20

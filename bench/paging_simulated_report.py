@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.compiling import table_lines
-from remat_cli.report.pictures.bench_plot import COLORS
+from remat_cli.contest.report.bench_plot import COLORS
 from remat_cli.report.pictures.svg_chart import INK, draw_svg, undress
 
 Row = Mapping[str, Any]

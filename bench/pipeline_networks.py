@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from remat_cli.core.pipelines.pipeline import PipelineChain
+from remat_cli.pipelines.plan.chain import PipelineChain
 
 FLOPS_PER_NS = 15_700.0
 BYTES_PER_NS = 900.0

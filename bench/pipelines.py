@@ -17,13 +17,13 @@ from bench.compiling import Row
 from bench.pipeline_networks import NETWORKS
 from bench.pipelines_report import page
 from bench.pipelines_run import BENCH as RUNS
-from remat_cli.core.pipelines.pipeline import PipelineChain
-from remat_cli.solvers._pipeline.bounds import period_bound
-from remat_cli.solvers._pipeline.contiguous import best_contiguous
-from remat_cli.solvers._pipeline.integer_program import ProgramEffort
-from remat_cli.solvers._pipeline.joint import best_joint, segment_curve
-from remat_cli.solvers._pipeline.madpipe import madpipe
-from remat_cli.solvers._pipeline.pipedream import pipedream_1f1b_star
+from remat_cli.pipelines.plan.chain import PipelineChain
+from remat_cli.pipelines.solve.bounds import period_bound
+from remat_cli.pipelines.solve.contiguous import best_contiguous
+from remat_cli.pipelines.solve.integer_program import ProgramEffort
+from remat_cli.pipelines.solve.joint import best_joint, segment_curve
+from remat_cli.pipelines.solve.madpipe import madpipe
+from remat_cli.pipelines.solve.pipedream import pipedream_1f1b_star
 
 LINKS, DEVICES, MEMORIES = (12, 24), (2, 4, 8), (3, 6, 10, 16)
 SECONDS = 60.0

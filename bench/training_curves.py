@@ -87,7 +87,7 @@ class Subject:
     def solve(self, budget: str, solver: str, seconds: float) -> SolutionReport:
         """What a solver reaches within a budget, judged."""
         search = search_of(msgspec.structs.replace(self.settings, solver=solver, time_limit_seconds=seconds))
-        question = ask_abstract(self.problem, parse_budget(budget), "live")
+        question = ask_abstract(self.problem, parse_budget(budget))
         found = answer(question, search, silent())
         return solution_report(found.run, question.problem, question.baseline)
 

@@ -22,14 +22,14 @@ from remat_cli.base.errors import RematError
 if TYPE_CHECKING:
     from remat_cli.base.progress import Event
     from remat_cli.commands.run import LoadedPlan
+    from remat_cli.contest.report.bench_run import BenchReport
+    from remat_cli.contest.report.compare_report import CompareReport
     from remat_cli.core.files.plan_file import PlanFile
+    from remat_cli.pipelines.report.partition import PartitionReport
+    from remat_cli.pipelines.report.pipeline_run import PipelineRunReport
     from remat_cli.report.compile import CompileReport, VerifyReport
-    from remat_cli.report.contest.bench_run import BenchReport
-    from remat_cli.report.contest.compare_report import CompareReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
-    from remat_cli.report.partition import PartitionReport
-    from remat_cli.report.pipeline_run import PipelineRunReport
     from remat_cli.report.profile import ProfileReport
     from remat_cli.report.run_report import RunReport
     from remat_cli.report.solve import SolveReport, SolversReport
@@ -286,26 +286,26 @@ def run(
         RematError: the file, its models, the inputs or an output path cannot be used, a device or Ray is not here, or
             a stage is lost.
     """
-    from remat_cli.commands.run import run_file
-    from remat_cli.settings.run import run_request
+    from remat_cli.commands.run import ready_run
 
     settings = _settings({"inputs": input, "output": output, "force": force, "seed": seed})
     words = {
         "repeat": repeat,
         "trace": trace,
-        "is_capped": enforce_budget,
-        "local": local,
+        "enforce_budget": enforce_budget or None,
+        "local": local or None,
         "address": address,
         "resource": resource,
         "steps": steps,
-        "micro_batches": micro_batches,
         "flush": flush,
+        "micro_batches": micro_batches,
         "learning_rate": learning_rate,
         "state": state,
-        "resume": resume,
+        "resume": resume or None,
         "intra_op_threads": intra_op_threads,
     }
-    return run_file(Path(plan), run_request(Path(plan), words), settings, _listening(on_progress))
+    report: RunReport | PipelineRunReport = ready_run(Path(plan), words)(settings, _listening(on_progress))
+    return report
 
 
 def partition(
@@ -327,8 +327,8 @@ def partition(
     Raises:
         RematError: the model, a value or the output folder cannot be used.
     """
-    from remat_cli.commands.partition import partition_model
-    from remat_cli.settings.partition import partition_request
+    from remat_cli.pipelines.commands.asked import partition_request
+    from remat_cli.pipelines.commands.partition import partition_model
 
     request = partition_request(devices, memory, link, micro_batches, method)
     settings = _settings({"output": output, **options})
@@ -395,7 +395,7 @@ def compare(
         RematError: the file or a value cannot be used, none of the solvers applies, or a run failed.
     """
     given = {key: value for key, value in locals().items() if key not in ("solvers", "budgets")}
-    from remat_cli.commands.compare import compare_words
+    from remat_cli.contest.commands.compare import compare_words
 
     return compare_words(Path(file), _words(budgets), _words(solvers), given, _listening(on_progress))
 
@@ -423,8 +423,8 @@ def bench(
     words = {"resume": resume, "only": suites, "time_limit": time_limit, "force": force, "seed": seed}
     files = {"output": output, "markdown": markdown, "svg": svg}
     paths = {word: None if path is None else Path(path) for word, path in files.items()}
-    from remat_cli.commands.bench import bench as run_bench
     from remat_cli.contest.bench_request import bench_request
+    from remat_cli.contest.commands.bench import bench as run_bench
 
     request = bench_request(Path(file), {**words, **paths, "threads": threads})
     return run_bench(request, _listening(on_progress))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli.commands.solvers import list_solvers
-from remat_cli.solvers import SOLVERS
+from remat_cli.solvers import PAGERS, SOLVERS
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "solvers.md"
 MARK, END = "from what `remat solvers` says -->\n", "<!-- end -->"
@@ -47,6 +47,14 @@ def section(title: str) -> str:
 def test_every_solver_is_recommended_for_something():
     named = set(re.findall(r"`([a-z-]+)`", section("Which for what")))
     assert named == set(SOLVERS)
+
+
+def test_every_solver_lies_where_the_guide_says():
+    """Each registered file is in a folder of the table, and each folder is there."""
+    named = set(re.findall(r"`(remat_cli/[\w/]+?)/?(?:\w+\.py)?`", section("Where a solver lies")))
+    assert all((GUIDE.parents[1] / folder).is_dir() for folder in named)
+    homes = {"/".join(target.partition(":")[0].split(".")[:-1]) for target in (*SOLVERS.values(), *PAGERS.values())}
+    assert homes <= named
 
 
 def test_solvers_that_need_marks_are_those_that_refuse_a_plain_chain():

@@ -22,7 +22,7 @@ CHAIN = ROOT / "sample_models" / "chain.onnx"
 DIGITS = ROOT / "examples" / "digits.onnx"
 FUNCTIONS = {command: command.replace("-", "_") for command in COMMANDS} | {"solvers": "list_solvers"}
 ONLY_IN_A_SHELL = {"format", "quiet", "verbose", "debug", "clear_cache", "no_verify"}
-OTHER_WORDS = {"config_file": "config", "is_capped": "enforce_budget"}
+OTHER_WORDS = {"config_file": "config"}
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,9 @@ def _raised(model: ir.Model, version: int) -> ir.Model:
         for name, value in model.graph.initializers.items()
         if value.const_value is not None and value.const_value.size > KEPT_ELEMENTS
     }
-    _read_in([value for name, value in model.graph.initializers.items() if name not in large])
+    for name, value in model.graph.initializers.items():
+        if name not in large and isinstance(value.const_value, ir.ExternalTensor):  # the converter cannot find its file
+            value.const_value = ir.tensor(value.const_value.numpy().copy(), name=name)
     for name in large:
         value = model.graph.initializers.pop(name)
         if value not in model.graph.inputs:
@@ -63,13 +65,6 @@ def _raised(model: ir.Model, version: int) -> ir.Model:
     return raised
 
 
-def _read_in(values: Iterable[ir.Value]) -> None:
-    """Bring elements from files of their own into memory, since the converter cannot know where those lie."""
-    for value in values:
-        if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)
-
-
 Inputs = tuple[ir.Value | None, ...]
 SHAPE_OPS = frozenset({"Reshape", "Expand"})  # their second input says what shape the first one gets
 
@@ -83,7 +78,7 @@ class Rebatch:
     data: set[ir.Value] = field(default_factory=set)
 
     def inputs(self, node: ir.Node, inputs: Inputs, tape: Tape) -> Inputs:
-        """What an op reads now."""
+        """An op's inputs for the new batch: a shape that begins with the old batch is replaced."""
         target = known(inputs[1]) if node.op_type in SHAPE_OPS and len(inputs) > 1 else None
         if inputs[0] not in self.data or target is None or target.size == 0 or target[0] != self.old:
             return inputs
@@ -91,7 +86,7 @@ class Rebatch:
         return (inputs[0], tape.constant(changed), *inputs[2:])
 
     def note(self, inputs: Inputs, outputs: Iterable[ir.Value | None]) -> None:
-        """What comes from data comes from data."""
+        """Remember an op's results as data where it reads data."""
         if any(value in self.data for value in inputs):
             self.data.update(value for value in outputs if value is not None)
 
@@ -172,20 +167,15 @@ def _write(node: ir.Node, recorder: Recorder, values: dict[str, ir.Value], held:
     plainer = written_out(node, inputs, recorder.tape)
     folded = None if plainer is not None else _fold(node, inputs)
     if plainer is not None:
-        _write_body(node, *plainer, recorder, values)
+        body, read = plainer
+        for inner in body:
+            _write(inner, recorder, read, {}, None)
+        values.update({value.name: read[value.name] for value in node.outputs if value.name})
     elif folded is not None:
         made = zip(node.outputs, folded, strict=True)
         values.update({value.name: recorder.tape.constant(array) for value, array in made if value.name})
     else:
         _record(node, inputs, recorder, values, batch)
-
-
-def _write_body(
-    node: ir.Node, body: Sequence[ir.Node], read: dict[str, ir.Value], recorder: Recorder, values: dict[str, ir.Value]
-) -> None:
-    for inner in body:
-        _write(inner, recorder, read, {}, None)
-    values.update({value.name: read[value.name] for value in node.outputs if value.name})
 
 
 def _record(
@@ -291,16 +281,13 @@ def written_out(
 
 def _body(node: onnx.NodeProto, inputs: Sequence[ir.Value | None]) -> onnx.FunctionProto:
     """What ONNX defines the op by, for inputs of these types."""
-    kinds = [onnx.TypeProto() if value is None else _kind(value) for value in inputs]
+    make = onnx.helper.make_tensor_type_proto
+    known = (None if value is None else make(int(element_type(value)), shape_of(value)) for value in inputs)
     schema: Any = onnx.defs.get_schema(node.op_type, OPSET)
-    types = [kind.SerializeToString() for kind in kinds]
+    types = [(kind or onnx.TypeProto()).SerializeToString() for kind in known]
     body = onnx.FunctionProto()
     body.ParseFromString(schema.get_context_dependent_function(node.SerializeToString(), types))
     return body
-
-
-def _kind(value: ir.Value) -> onnx.TypeProto:
-    return onnx.helper.make_tensor_type_proto(int(element_type(value)), shape_of(value))
 
 
 def _inner(

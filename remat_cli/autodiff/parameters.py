@@ -48,8 +48,12 @@ def choose_weights(graph: ir.Graph, rules: Rules, choice: ParameterChoice) -> We
         ModelError: a pattern matches no weight, or nothing is left to train.
     """
     reached, statistics = _readers(graph, rules)
-    real = {name: value for name, value in graph.initializers.items() if _is_real(value)}
-    _check_patterns((*choice.trainable, *choice.frozen), real)
+    held = ((name, value, value.const_value) for name, value in graph.initializers.items())
+    real = {name: value for name, value, data in held if data is not None and data.dtype.is_floating_point()}
+    for pattern in (*choice.trainable, *choice.frozen):
+        if not any(fnmatchcase(name, pattern) for name in real):
+            some = ", ".join(list(real)[:5])
+            raise ModelError(f"no weight matches '{pattern}'; there are {len(real)}, such as: {some}")
     wanted = {name for name in real if _matches(name, choice.trainable)} or _likely(real, reached, choice.constants)
     chosen = {name for name in wanted & reached if not _matches(name, choice.frozen)}
     if not chosen:
@@ -94,10 +98,6 @@ def _readers(graph: ir.Graph, rules: Rules) -> tuple[set[str], set[str]]:
     return reached, statistics
 
 
-def _is_real(value: ir.Value) -> bool:
-    return value.const_value is not None and value.const_value.dtype.is_floating_point()
-
-
 def _looks_trained(value: ir.Value) -> bool:
     """Not a lone number, and not a mask, which holds two different values only."""
     tensor = value.const_value
@@ -113,10 +113,3 @@ def _size(value: ir.Value) -> int:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _check_patterns(patterns: Sequence[str], names: Mapping[str, ir.Value]) -> None:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            some = ", ".join(list(names)[:5])
-            raise ModelError(f"no weight matches '{pattern}'; there are {len(names)}, such as: {some}")

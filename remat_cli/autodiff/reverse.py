@@ -74,7 +74,7 @@ class Recorder:
         return frozenset(place for place, value in enumerate(call.inputs) if place in needs and value in self.active)
 
     def _plainly(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
-        """The op as it stands."""
+        """Write the op as it stands in the model."""
         node = ir.Node(
             call.domain,
             call.op_type,
@@ -136,7 +136,7 @@ def write_gradients(
 
 
 def _add(tape: Tape, grads: dict[ir.Value, ir.Value], call: Call, position: int, grad: ir.Value) -> None:
-    """Add to what has reached a value from its other readers."""
+    """Add a gradient to those that have reached a value from its other readers."""
     value = call.input(position)
     if grad.shape is not None and shape_of(grad) != shape_of(value):
         raise RematError(

@@ -19,7 +19,7 @@ from remat_cli.autodiff import (
     rules_shape,
 )
 from remat_cli.autodiff.rules_norm import BATCH_NORM_FROZEN
-from remat_cli.autodiff.tape import FIRST, Call, Rule, Rules, Tape, WrittenForm
+from remat_cli.autodiff.tape import FIRST, Rule, Rules, WrittenForm
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.values.training import TrainOptions
 
@@ -84,8 +84,4 @@ def _load(op_type: str, where: str) -> Rule:
     return found if isinstance(found, Rule) else Rule(found)
 
 
-def _pass_form(tape: Tape, call: Call) -> WrittenForm:
-    return WrittenForm((tape.op("Identity", call.input(0)),))
-
-
-PASS = Rule(RULES["Identity"].gradient, _pass_form, FIRST)
+PASS = Rule(RULES["Identity"].gradient, lambda tape, call: WrittenForm((tape.op("Identity", call.input(0)),)), FIRST)

@@ -15,7 +15,9 @@ WORTH_SPEED = 1.5  # the same with strides
 
 def image_gradient(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
     """Gradient of the image of a convolution with `weight` [results, image channels / group, kernel]."""
-    if _is_transposed_better(window, grad, weight, group) or _has_dilated_strides(window):
+    # Where an axis has strides and dilations, the taps that reach an element do not lie side by side.
+    is_apart = any(stride > 1 and step > 1 for stride, step in zip(window.strides, window.dilations, strict=True))
+    if is_apart or _is_transposed_better(window, grad, weight, group):
         return _transposed(tape, window, grad, weight, group)
     return _gathered(tape, window, grad, weight, group)
 
@@ -37,11 +39,6 @@ def _is_transposed_better(window: ConvWindow, grad: ir.Value, weight: ir.Value, 
     if max(window.strides) == 1:
         return grads + image + columns <= WORTH_A_WORKSPACE * gathered
     return grads + image + columns <= WORTH_SPEED * max(gathered, 2 * image)
-
-
-def _has_dilated_strides(window: ConvWindow) -> bool:
-    """Whether an axis has both: then the taps that reach an element do not lie side by side."""
-    return any(stride > 1 and step > 1 for stride, step in zip(window.strides, window.dilations, strict=True))
 
 
 def _transposed(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
@@ -282,7 +279,7 @@ def _bilinear(
     if WEIGHT in call.wanted:
         found[WEIGHT] = weight_gradient(tape, window, *ends, group)
     if BIAS in call.wanted:
-        found[BIAS] = _bias_gradient(tape, grad)
+        found[BIAS] = tape.op("ReduceSum", grad, tape.ints(0, *range(LEADING, len(shape_of(grad)))), keepdims=0)
     if IMAGE in call.wanted:
         found[IMAGE] = image_form(tape, window, grad, call.input(WEIGHT), group)
     return found
@@ -300,10 +297,6 @@ def _convolved(tape: Tape, window: ConvWindow, image: ir.Value, weight: ir.Value
         dilations=window.dilations,
         pads=[*lows, *highs],
     )
-
-
-def _bias_gradient(tape: Tape, grad: ir.Value) -> ir.Value:
-    return tape.op("ReduceSum", grad, tape.ints(0, *range(LEADING, len(shape_of(grad)))), keepdims=0)
 
 
 RULES: Rules = {

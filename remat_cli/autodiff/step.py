@@ -20,9 +20,9 @@ from remat_cli.autodiff.rules import RULES, chosen_rules
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Rules, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
 from remat_cli.core.values.training import StepFacts, TrainOptions
+from remat_cli.onnx_io.read.load import STATE_KEY
 from remat_cli.onnx_io.read.normalise import lifted_constants
 from remat_cli.onnx_io.read.phases import PHASE_KEY
-from remat_cli.onnx_io.write.step_pieces import STATE_KEY
 
 LOSS = "loss"
 TARGET = "target"
@@ -61,7 +61,7 @@ class Ends:
         return value
 
     def give_next(self, old: ir.Value, new: ir.Value) -> None:
-        """What an input is in the next step."""
+        """Give an input's value for the next step as an output."""
         self.moved.add(old)
         self.state[self.give(new, f"{old.name}{NEXT}").name or ""] = old.name or ""
 
@@ -104,7 +104,7 @@ class Ends:
 
 
 def memory_type(weight: ir.Value) -> ir.DataType:
-    """In which an update is computed: 16 bits are too few for averages of small squares."""
+    """The element type in which an update is computed: 16 bits are too few for averages of small squares."""
     kind = element_type(weight)
     return ir.DataType.FLOAT if kind.itemsize < 4 else kind
 
@@ -249,7 +249,7 @@ def _write_backward(recorder: Recorder, loss: ir.Value, forward: Forward, move: 
 
 
 def _mover(tape: Tape, options: TrainOptions, ends: Ends) -> Move:
-    """What happens to a complete gradient: it becomes an output, or moves its weight."""
+    """Choose what happens to a complete gradient: it becomes an output, or moves its weight."""
     if options.optimizer is None:
         return ends.give_gradient
     optimizer = make_optimizer(options.optimizer, options.optimizer_options)

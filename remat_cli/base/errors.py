@@ -37,7 +37,18 @@ class MissingDependency(RematError):
 
 
 class RuntimeFailure(RematError):
-    """ONNX Runtime refused to load or failed to run a model that remat gave it."""
+    """ONNX Runtime refused to load or failed to run a model that remat gave it.
+
+    Where the line names the model's `file`, that stands between `before` and `after`, so that who catches the error
+    can say it of the file that the user knows.
+    """
+
+    def __init__(self, before: str, file: str = "", after: str = "") -> None:
+        super().__init__(before, file, after)  # all of them: an error of another process is pickled by its arguments
+        self.before, self.file, self.after = before, file, after
+
+    def __str__(self) -> str:
+        return f"{self.before}{self.file}{self.after}"
 
 
 class DeviceLost(RuntimeFailure):

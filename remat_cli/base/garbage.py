@@ -1,4 +1,4 @@
-"""How often Python looks for circles of garbage."""
+"""Make Python's garbage collector run less often."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def available_cores() -> int:
 
 @contextlib.contextmanager
 def memory_limited(limit_bytes: int | None) -> Iterator[None]:
-    """In the block this process, and each that it starts, may have so many private bytes; None: all that there are.
+    """Limit the private bytes of this process, and of each that it starts, in the block; None: to all that there are.
 
     They are counted where they are reserved, touched or not. Only where the system can (Linux counts them since 4.7).
     """
@@ -290,7 +290,7 @@ def _work(function: Callable[[Any, Tell], Any], job: Any, folder: Path, pipe: in
 
 
 def _exit_when_orphaned() -> None:
-    """Standard input closes when the parent is gone, even if it was killed."""
+    """End this process when its parent is gone, even killed: then standard input closes."""
     while os.read(0, 1):
         pass
     os._exit(1)

@@ -1,6 +1,5 @@
 """The command line: a table of commands, and the one place that turns errors into exit codes."""
 
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +8,7 @@ import click
 from remat_cli import __version__
 from remat_cli.base.errors import EXIT_INTERRUPTED, InputError, RematError
 from remat_cli.base.garbage import rare_collection
+from remat_cli.base.named import named
 from remat_cli.cli.console import complain, show_traceback
 from remat_cli.cli.ending import EXIT_TERMINATED, Terminated, open_streams, orderly_end
 
@@ -19,12 +19,12 @@ COMMANDS: Mapping[str, str] = {
     "profile": "remat_cli.cli.profile:profile_command",
     "inspect": "remat_cli.cli.inspect:inspect_command",
     "verify": "remat_cli.cli.verify:verify_command",
-    "partition": "remat_cli.cli.partition:partition_command",
+    "partition": "remat_cli.pipelines.cli.partition:partition_command",
     "run": "remat_cli.cli.run:run_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
-    "compare": "remat_cli.cli.compare:compare_command",
-    "bench": "remat_cli.cli.bench:bench_command",
+    "compare": "remat_cli.contest.cli.compare:compare_command",
+    "bench": "remat_cli.contest.cli.bench:bench_command",
 }
 
 ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for bit, on stock ONNX Runtime.
@@ -56,15 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_group() -> click.Group:
     """The `remat` command with all its subcommands; what they need beyond click they import when they run."""
-    commands = {name: _load(target) for name, target in COMMANDS.items()}
+    commands = {name: named(target) for name, target in COMMANDS.items()}
     group = click.Group("remat", help=ABOUT, commands=commands, context_settings={"max_content_width": 100})
     return click.version_option(__version__, prog_name="remat", message="%(prog)s %(version)s")(group)
-
-
-def _load(target: str) -> click.Command:
-    module, _, attribute = target.partition(":")
-    command: click.Command = getattr(importlib.import_module(module), attribute)
-    return command
 
 
 def _complain_stop(stop: BaseException) -> int:
@@ -74,7 +68,7 @@ def _complain_stop(stop: BaseException) -> int:
 
 
 def _stop_behind(error: BaseException) -> BaseException | None:
-    """The signal that became this error: a compiled module that is being imported makes an ImportError of it."""
+    """Find the signal behind an error: a compiled module that is being imported turns one into an ImportError."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
         if isinstance(error, KeyboardInterrupt | Terminated):
@@ -83,7 +77,7 @@ def _stop_behind(error: BaseException) -> BaseException | None:
 
 
 def _complain_usage(error: click.ClickException) -> int:
-    """Click's own complaint as one line, with the command whose help explains it."""
+    """Print click's own complaint as one line, with the command whose help explains it."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f" (see {context.command_path} --help)" if context else ""
     complain(f"{error.format_message()}{hint}")
@@ -91,7 +85,7 @@ def _complain_usage(error: click.ClickException) -> int:
 
 
 def _complain_failure(error: Exception, *, is_debug: bool) -> int:
-    """One line for an error raised on purpose, or for a bug; the traceback only when asked for."""
+    """Print one line for an error raised on purpose, or for a bug; the traceback only when asked for."""
     if is_debug:
         show_traceback(error)
     if isinstance(error, MemoryError):

@@ -23,7 +23,7 @@ from remat_cli.cli.session import run, settings
 @options.budget_options
 @options.max_overhead_option
 @options.split_options
-@click.option("-o", "--output", type=options.FILE, metavar="OUT.onnx", help="The new model. [MODEL.remat.onnx]")
+@click.option("-o", "--output", type=options.MODEL_FILE, metavar="OUT.onnx", help="The new model. [MODEL.remat.onnx]")
 @click.option("--plan", type=options.FILE, metavar="PLAN.json", help="The plan. [beside the new model]")
 @options.writing_options
 @options.force_option

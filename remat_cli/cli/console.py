@@ -37,7 +37,7 @@ def emit(text: str) -> None:
 
 
 def _give_up(stream: TextIO) -> None:
-    """What is left in a buffer must go nowhere, or the interpreter complains again when it exits."""
+    """Send what is left in a buffer nowhere, or the interpreter complains again when it exits."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -54,7 +54,7 @@ def show_traceback(error: BaseException) -> None:
 
 
 def _tell(text: str) -> None:
-    """Write to stderr; where nobody reads it, or it cannot be written, the exit code says enough."""
+    """Write to stderr; where that fails it is left out, as the exit code says enough."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""How a command ends that is told to: its folder of temporary files goes, whatever the process was busy with.
+"""End a command that gets SIGTERM: its temporary files are removed, whatever the process was busy with.
 
 SIGTERM and Ctrl-C reach Python code between two of its steps, and a call of the runtime or of a solver is one step. So
 a thread waits for the signal too; where nothing has come of it after a while, that thread removes the folder and ends
@@ -59,7 +59,7 @@ def _has_restored(restore: Callable[[bool], None], is_last: bool) -> bool:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Signals wait until the block has ended, so that no folder is made that nobody knows of."""
+    """Let signals wait until the block has ended, so that no folder is made that nobody knows of."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

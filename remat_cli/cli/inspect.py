@@ -18,7 +18,7 @@ from remat_cli.cli.session import run, settings
 @options.budget_options
 @options.max_overhead_option
 @options.split_options
-@click.option("--svg", type=options.FILE, metavar="FILE", help="Write the picture of memory over time here too.")
+@click.option("--svg", type=options.SVG_FILE, metavar="FILE", help="Write the picture of memory over time here too.")
 @options.force_option
 @options.device_option
 @options.model_options

@@ -1,6 +1,7 @@
-"""Options that several commands share; each group is one decorator. Names of values are the keys of `Config`."""
+"""Options that several commands share; each group is one decorator. Names of values are the keys of `Settings`."""
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,28 @@ INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Pa
 FILE = click.Path(path_type=Path)
 
 
-def _group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+class EndingFile(click.Path):
+    """A file to write whose name says what is in it; other programs go by that."""
+
+    def __init__(self, ending: str) -> None:
+        """Of names with this ending, in capitals or not."""
+        super().__init__(path_type=Path)
+        self.ending = ending
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Refuse any other name."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.suffix.lower() != self.ending:
+            self.fail(
+                f"'{path}' must end in {self.ending}, as what is written is; for example {path.stem}{self.ending}"
+            )
+        return path
+
+
+SVG_FILE, MODEL_FILE = EndingFile(".svg"), EndingFile(".onnx")
+
+
+def group(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Several click options as one decorator, listed in help in this order."""
 
     def decorate(function: F) -> F:
@@ -42,7 +64,7 @@ budget_scope_option = _option(
 
 
 def _one_budget(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...] | None) -> str | None:
-    """The budget; those of single devices become one, and of others there can be only one.
+    """Join the budgets of single devices into one; of any other kind only one may be given.
 
     Raises:
         BadParameter: there are several.
@@ -53,7 +75,7 @@ def _one_budget(_ctx: click.Context, param: click.Parameter, given: tuple[str, .
     return ",".join(texts) if texts else None
 
 
-budget_options = _group(
+budget_options = group(
     _option(
         "--budget",
         "budget",
@@ -65,7 +87,7 @@ budget_options = _group(
     budget_scope_option,
 )
 
-writing_options = _group(
+writing_options = group(
     _option(
         "--external-data/--no-external-data",
         help="Put weights into OUT.onnx.data, which a process maps instead of copying. [from 32 MiB on]",
@@ -81,7 +103,7 @@ writing_options = _group(
 run_limit_option = _option(
     "--run-limit", metavar="T", help="End a run of the model that shows no progress for so long. [1h]"
 )
-model_options = _group(
+model_options = group(
     _option(
         "--dim",
         "dims",
@@ -139,7 +161,7 @@ spill_option = _option(
     help="Let values wait in a file in this folder, or behind a GPU in the host, while they are not needed; "
     "host:12GB/s says how fast that is. [no]",
 )
-devices_options = _group(
+devices_options = group(
     _option(
         "--device",
         "devices",
@@ -150,7 +172,7 @@ devices_options = _group(
     estimate_option,
     spill_option,
 )
-placement_options = _group(
+placement_options = group(
     _option(
         "--device",
         "devices",
@@ -168,7 +190,7 @@ order_option = _option(
     "--order", type=click.Choice(["free", "keep"]), help="May ops run in another order than now? [free]"
 )
 gap_option = _option("--gap", metavar="G", help="Stop when the plan is this near the proved bound. [0.1%]")
-solver_options = _group(
+solver_options = group(
     _option("--solver", metavar="NAME", help="One of `remat solvers`. [auto]"),
     _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
     order_option,
@@ -176,11 +198,7 @@ solver_options = _group(
     gap_option,
 )
 
-partition_options = _group(
-    _option("--time-limit", metavar="T", help="Stop planning after 30s, 2m or 500ms. [30s]"),
-)
-
-split_options = _group(
+split_options = group(
     _option(
         "--max-tensor",
         metavar="BYTES",
@@ -258,10 +276,10 @@ no_verify_option = click.option("--no-verify", "verify", flag_value="off", defau
 capped_run_option = _option(
     "--capped-run/--no-capped-run", help="Run both models under a hard memory cap that only the new one fits. [yes]"
 )
-verify_options = _group(verify_mode_option, capped_run_option)
-compile_verify_options = _group(verify_mode_option, no_verify_option, capped_run_option)
+verify_options = group(verify_mode_option, capped_run_option)
+compile_verify_options = group(verify_mode_option, no_verify_option, capped_run_option)
 
-loss_options = _group(
+loss_options = group(
     _option(
         "--loss",
         "loss",
@@ -291,7 +309,7 @@ loss_options = _group(
     ),
 )
 
-train_options = _group(
+train_options = group(
     loss_options,
     _option("--optimizer", type=click.Choice(["sgd", "momentum", "adam", "adamw"]), help="How weights move. [sgd]"),
     _option(
@@ -305,33 +323,9 @@ train_options = _group(
     _option("--keep-outputs", is_flag=True, help="Give the model's outputs too."),
 )
 
-RUN_WORDS = (
-    *("repeat", "trace", "is_capped", "local", "address", "resource", "steps", "flush", "micro_batches"),
-    *("learning_rate", "state", "resume", "intra_op_threads"),
-)
-"""Words of `run` that are no settings; None or empty where they are not given."""
-
-pipeline_options = _group(
-    click.option("--local", is_flag=True, help="Run a schedule's stages one after another in this process."),
-    _option("--address", metavar="HOST:PORT", help="The Ray cluster to run a schedule on. [one of this machine]"),
-    _option("--resource", multiple=True, metavar="NAME=N", help="What each actor takes of the cluster: gpu=1."),
-    _option("--steps", type=int, metavar="N", help="Updates of a training step, or rounds of micro-batches. [1]"),
-    _option("--micro-batches", type=int, metavar="N", help="Micro-batches per update. [as planned]"),
-    _option(
-        "--flush/--no-flush",
-        help="Let a pipeline run empty before each update; without it updates come one late. [yes]",
-    ),
-    _option("--learning-rate", type=float, metavar="X", help="How far updates go. [0.001]"),
-    _option("--state", type=FILE, metavar="DIR", help="Save a pipeline's state here. [only if a stage is lost]"),
-    click.option("--resume", is_flag=True, help="Go on from the state that was saved."),
-    _option(
-        "--intra-op-threads", type=int, metavar="N", help="Threads of each stage's sessions; 0: the runtime's. [0]"
-    ),
-)
-
 force_option = _option("--force", is_flag=True, help="Overwrite existing outputs.")
 
-common_options = _group(
+common_options = group(
     _option("--format", type=click.Choice(["text", "json"]), help="What stdout gets: text or one JSON object. [text]"),
     _option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
     _option("-v", "--verbose", is_flag=True, help="Say how long each stage took."),

@@ -69,7 +69,7 @@ class Watcher:
         self._started = time.monotonic()
 
     def tell(self, event: Event) -> None:
-        """Show it; the same stage again goes on."""
+        """Show an event; a stage that is told again goes on."""
         if isinstance(event, Stage):
             if event.text == self._stage:
                 return
@@ -84,7 +84,7 @@ class Watcher:
         return self._stopper.is_asked
 
     def end_stage(self) -> None:
-        """The stage is over, if there is one."""
+        """End the stage that runs, if one does."""
         if self._stage and self._is_verbose:
             self._show(Took(self._stage, time.monotonic() - self._started), self._started)
         self._stage = ""
@@ -98,7 +98,7 @@ class Lines:
         self._incumbent = ""
 
     def show(self, sign: Event | Took | None, started: float) -> None:
-        """Write it, but for what is too much for a log."""
+        """Write an event as a line, unless it is too much for a log."""
         line = str(sign)
         if sign is None or isinstance(sign, Advance) or (isinstance(sign, Incumbent) and line == self._incumbent):
             return
@@ -134,7 +134,7 @@ class LiveLine:
         self._live.start()
 
     def show(self, sign: Event | Took | None, started: float) -> None:
-        """Draw it beside the stage, what comes often only now and then; or print what stays."""
+        """Draw an event beside the stage, frequent ones only now and then; print above it what is to stay."""
         if isinstance(sign, Note | Took):
             with self._lock:
                 self._console.print(_plain(str(sign)), style="yellow" if isinstance(sign, Note) else "dim")

@@ -1,12 +1,24 @@
 """`remat run`: run a plan on one device or several, or the stages of a pipeline."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from remat_cli.base.named import named
 from remat_cli.cli import options
 from remat_cli.cli.session import run, settings
+
+MORE_OPTIONS: Mapping[str, str] = {
+    "remat-pipeline": "remat_cli.pipelines.cli.run_options:OPTIONS",
+}
+"""Formats of files that are no plans -> options for them, by the word that each sets."""
+OF_WINGS: Mapping[str, Callable[[Any], Any]] = {
+    word: option for row in MORE_OPTIONS.values() for word, option in named(row).items()
+}
+WORDS = ("repeat", "trace", "enforce_budget")
+"""Words of `run` that are no settings; None or empty where they are not given, as those of `OF_WINGS` are."""
 
 
 @click.command(
@@ -24,9 +36,12 @@ from remat_cli.cli.session import run, settings
 @click.option("--repeat", type=int, metavar="N", help="Runs of a plan to time, after one to warm up. [5]")
 @click.option("--trace", type=options.FILE, metavar="FILE.json", help="Write a trace for ui.perfetto.dev here.")
 @click.option(
-    "--enforce-budget", "is_capped", is_flag=True, help="Let the runtime take no more than each budget while timed."
+    "--enforce-budget",
+    is_flag=True,
+    default=None,
+    help="Let the runtime take no more than each budget while timed.",
 )
-@options.pipeline_options
+@options.group(*OF_WINGS.values())
 @click.option("--work-dir", type=options.FILE, metavar="DIR", help="Keep intermediate files here while it runs.")
 @options.run_limit_option
 @options.force_option
@@ -37,11 +52,9 @@ def run_command(plan_path: Path, **flags: Any) -> int:
     A plan runs on the devices that it names, and on no others: time and peak memory of each, planned beside measured.
     A schedule runs on a Ray cluster, an actor per device, or with --local one stage after another in this process.
     """
-    from remat_cli.settings.run import run_request
-
-    asked = {name: flags.pop(name) for name in options.RUN_WORDS}
+    asked = {name: flags.pop(name) for name in (*WORDS, *OF_WINGS)}
     config, printing = settings(flags)
-    from remat_cli.commands import run as story
+    from remat_cli.commands.run import ready_run
 
-    request = run_request(plan_path, asked)
-    return run(printing, lambda progress: story.run_file(plan_path, request, config, progress))
+    running = ready_run(plan_path, asked)
+    return run(printing, lambda progress: running(config, progress))

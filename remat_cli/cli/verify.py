@@ -26,7 +26,7 @@ from remat_cli.cli.session import run, settings
     metavar="MODEL",
     help="The model that FILE.onnx was made from, to verify the file without its plan.",
 )
-@click.option("--svg", type=options.FILE, metavar="FILE", help="Write a picture of both processes over time here.")
+@click.option("--svg", type=options.SVG_FILE, metavar="FILE", help="Write a picture of both processes over time here.")
 @options.force_option
 @options.model_options
 @options.verify_options

@@ -16,7 +16,7 @@ from remat_cli.core.values.budget import Scope
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.report.pictures.svg_chart import require_matplotlib
 from remat_cli.settings.keywords import as_flags
-from remat_cli.settings.settings import Settings, load_settings, require_budget
+from remat_cli.settings.settings import Settings, asked_budget, load_settings
 from remat_cli.settings.yaml_file import suggest
 from remat_cli.solvers import SOLVERS, make_pager, make_solver, pager_class, solver_class
 from remat_cli.solvers.base import Limits
@@ -82,9 +82,7 @@ def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest
     """
     return CompileRequest(
         conditions=settings.conditions,
-        budget=require_budget(settings).text,
-        budgets=settings.budgets,
-        scope=settings.scope if scope is None else scope,
+        asked=asked_budget(settings, settings.scope if scope is None else scope),
         search=search_of(settings),
         splits=settings.splits,
         overlap=settings.overlap,

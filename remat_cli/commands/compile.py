@@ -54,7 +54,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         _keep_data_of(prepared.source, targets.model)
         cut = cut_to_limits(prepared, request, work, progress)
         platform = within_limits(profile_model(cut.prepared, request.conditions, progress), limits_of(request))
-        if request.scope == "process":
+        if request.process_budget_bytes is not None:
             planning = ProcessPlanning(prepared, platform, request, work, progress)
             settled = planning.settled(verified=settings.verify != "off")
         else:
@@ -83,7 +83,7 @@ def _refuse_what_sessions_lack(request: CompileRequest) -> None:
         return
     if request.splits.mode == "max":
         raise ConfigError("--split max: ops are not split in plans for several devices; leave --split out")
-    if least := [budget.text for budget in request.budgets.values() if budget.kind == "min"]:
+    if least := [budget.text for budget in request.asked.parts if budget.kind == "min"]:
         raise ConfigError(f"budget '{least[0]}' is found for --device cpu only: write bytes, or a share such as 70%")
 
 

@@ -7,9 +7,8 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
-from remat_cli.compiling.ask import ask
+from remat_cli.compiling.ask import ask, budget_of_plan
 from remat_cli.compiling.asked_for import asked_of
-from remat_cli.compiling.budget_of_plan import budget_for, live_budget_bytes, scope_of
 from remat_cli.compiling.plan import propose_regions
 from remat_cli.compiling.prepare import prepare, work_folder
 from remat_cli.compiling.process.as_given import forecast_of_file
@@ -21,7 +20,7 @@ from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
-from remat_cli.onnx_io.write.as_written import FileCondition, condition_of
+from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
 from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
@@ -55,14 +54,22 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
             problem, budget = question.problem, question.text
         report = inspect_model(path, prepared.graph, platform.profile, problem, budget)
         if request is not None and budget is None:
-            report = msgspec.structs.replace(report, budget=request.budget)  # `min`, whose bytes only a search finds
+            text = request.asked.text  # `min`, whose bytes only a search finds
+            report = msgspec.structs.replace(report, budget=text)
         report = _with_runs_on(report, compiled_runs_on(prepared.source.ir))
         asked = Asked(
             process_budget_bytes=None if request is None else request.process_budget_bytes,
             process_bytes=process.counted_bytes(with_mapped=settings.count_mapped) + prepared.graph.input_bytes,
         )
-        report = msgspec.structs.replace(report, process=process, runs=runs, asked=asked)
-        report = _with_condition(report, condition_of(path))
+        condition = condition_of(path)  # what became of a compiled file since it was written
+        report = msgspec.structs.replace(
+            report,
+            process=process,
+            runs=runs,
+            asked=asked,
+            is_as_written=condition.is_as_written,
+            warnings=(*condition.warnings, *report.warnings),
+        )
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
@@ -71,7 +78,7 @@ def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectRep
 
 
 def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
-    """The same of a plan, with where its model runs: as the model itself says, where it is there."""
+    """Report where the memory of a plan goes, and where its model runs: as that file says itself, where it is there."""
     read = read_plan(path)
     if settings.conditions.dims:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
@@ -85,7 +92,7 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
 
 
 def _under(report: InspectReport, read: PlanFile, settings: Settings) -> InspectReport:
-    """The report under the budget that is asked for now; under the plan's own where none is.
+    """Judge a plan's report under the budget that is asked for now; under the plan's own where none is.
 
     Raises:
         ConfigError: a plan is not judged by such a budget.
@@ -93,25 +100,17 @@ def _under(report: InspectReport, read: PlanFile, settings: Settings) -> Inspect
     asked = asked_of(read)
     if settings.budget is None:
         return msgspec.structs.replace(report, asked=asked)
-    budget = budget_for(read, settings.budget)
-    named = None if settings.budget_scope is None else settings.scope
-    scope = scope_of(read, budget, named)
+    budget = budget_of_plan(read, settings.budget, None if settings.budget_scope is None else settings.scope)
     return msgspec.structs.replace(
         report,
         budget=settings.budget.text,
-        budget_bytes=live_budget_bytes(read, budget, scope),
-        asked=msgspec.structs.replace(asked, process_budget_bytes=budget.bytes if scope == "process" else None),
+        budget_bytes=budget.bytes,
+        asked=msgspec.structs.replace(asked, process_budget_bytes=budget.bytes if budget.bounds == "process" else None),
     )
 
 
 def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectReport:
-    """The report with where the file runs; as it is where that is nothing that a file says of itself."""
+    """Add to a report where the file runs, where the file says so."""
     if runs_on is None:
         return report
     return msgspec.structs.replace(report, runs_on=runs_on, warnings=(*guard_warnings(runs_on), *report.warnings))
-
-
-def _with_condition(report: InspectReport, condition: FileCondition) -> InspectReport:
-    """The report with what became of a compiled file since it was written."""
-    warnings = (*condition.warnings, *report.warnings)
-    return msgspec.structs.replace(report, is_as_written=condition.is_as_written, warnings=warnings)

@@ -71,7 +71,7 @@ def _check_budget(settings: Settings) -> None:
 
 
 def _until(whole: Progress, most_percent: float) -> Progress:
-    """Stops the solver once a plan costs no more than one forward pass; all is told to the user."""
+    """Progress that stops the solver once a plan costs no more than one forward pass."""
     enough: list[Incumbent] = []
 
     def tell(event: Event) -> None:

@@ -26,19 +26,16 @@ def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileR
     """
     if settings.output is not None:
         check_target(settings.output, sources=(model,), overwrite=settings.force)
-    return _kept(_measured(model, settings, progress), settings.output)
-
-
-def _kept(report: ProfileReport, output: Path | None) -> ProfileReport:
-    """The report, written where it was asked for."""
-    if output is None:
+    report = _measured(model, settings, progress)
+    if settings.output is None:
         return report
-    kept = msgspec.structs.replace(report, output=str(output))
-    atomic_write(output, render_json(kept).encode())
-    return kept
+    report = msgspec.structs.replace(report, output=str(settings.output))
+    atomic_write(settings.output, render_json(report).encode())
+    return report
 
 
 def _measured(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
+    """Measure, without writing anything."""
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare(model, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,24 +14,30 @@ import numpy as np
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.files import atomic_path, atomic_write, check_target
+from remat_cli.base.named import named
 from remat_cli.base.progress import Progress
-from remat_cli.commands.run_pipeline import run_pipeline
 from remat_cli.compiling.program import input_specs, make_program
 from remat_cli.compiling.record import elsewhere, find_file
-from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.files.plan_file import PlanFile, format_of
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.onnx_io.read.load import prepare_optimized, state_beside
 from remat_cli.onnx_io.read.told_inputs import told_inputs
-from remat_cli.report.pipeline_run import PipelineRunReport
 from remat_cli.report.run_report import RunReport, run_report
 from remat_cli.runtime.observe.trace import chrome_trace
 from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import PlanRunner, check_devices, open_runner, time_runs
 from remat_cli.runtime.sessions.feeds import feeds_of
-from remat_cli.settings.run import PipelineOptions, RunOptions
+from remat_cli.settings.run import RunOptions, run_options
 from remat_cli.settings.settings import Settings
+
+Running: TypeAlias = Callable[[Settings, Progress], Any]
+"""Runs what was asked for, and gives its report."""
+RUNNERS: Mapping[str, str] = {
+    "remat-pipeline": "remat_cli.pipelines.commands.run_pipeline:ready_pipeline",
+}
+"""Formats of files that are no plans -> their own `ready_run`."""
 
 
 class LoadedPlan:
@@ -76,19 +82,17 @@ class LoadedPlan:
         self._stack.close()
 
 
-def run_file(
-    path: Path, request: RunOptions | PipelineOptions, settings: Settings, progress: Progress
-) -> RunReport | PipelineRunReport:
-    """Run a plan, or the stages of a schedule.
+def ready_run(path: Path, words: Mapping[str, Any]) -> Running:
+    """What runs a file as the words ask, which depends on what the file is; nothing runs yet.
 
     Raises:
-        InputError: the file, inputs or an output path cannot be used.
-        MissingDependency: a device of the plan, or Ray, is not here.
-        RuntimeFailure: ONNX Runtime fails, memory does not suffice, or a stage is lost.
+        ConfigError: a word that makes no sense for this file, or a value that cannot be used.
     """
-    if isinstance(request, PipelineOptions):
-        return run_pipeline(path, request, settings, progress)
-    return run_plan(path, request, settings, progress)
+    if (row := RUNNERS.get(format_of(path))) is not None:
+        running: Running = named(row)(path, words)
+        return running
+    options = run_options(path, words)
+    return lambda settings, progress: run_plan(path, options, settings, progress)
 
 
 def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Progress) -> RunReport:
@@ -101,7 +105,7 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     """
     progress.stage(stages.READING)
     read = read_plan(path)
-    _check_targets(_sources(read, path, settings), options, settings)
+    _check_targets(read, path, options, settings)
     if options.is_capped and read.paging is not None:
         raise ConfigError(f"--enforce-budget: {path} pages, and its sessions have no arena to cap: leave it out")
     with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
@@ -118,7 +122,9 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
             raise RuntimeFailure(f"{seen.misplaced_op}, as the plan wants it: compile again")
         timed = time_runs(program, feeds, options.repeat, caps, progress.advance, settings.run_limit_seconds)
     if settings.output is not None:
-        _save(settings.output, timed.storable)
+        outputs: Mapping[str, Any] = timed.storable  # by name, as they can be fed again with --input
+        with atomic_path(settings.output) as temporary, temporary.open("wb") as file:
+            np.savez(file, **outputs)
     if options.trace is not None:
         atomic_write(options.trace, chrome_trace(program, timed.fastest, seen))
     return msgspec.structs.replace(
@@ -130,21 +136,16 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     )
 
 
-def _sources(read: PlanFile, path: Path, settings: Settings) -> tuple[Path, ...]:
-    """The files that a run reads, which its results may not take the place of."""
+def _check_targets(read: PlanFile, path: Path, options: RunOptions, settings: Settings) -> None:
+    """Check that results can be written, and take the place of no file that the run reads.
+
+    Raises:
+        ConfigError: they cannot, or the plan is to be run less than once.
+    """
     inputs = () if settings.inputs is None else (settings.inputs,)
-    return (path, find_file(read.output, path, "model"), *inputs)
-
-
-def _check_targets(sources: tuple[Path, ...], options: RunOptions, settings: Settings) -> None:
+    sources = (path, find_file(read.output, path, "model"), *inputs)
     if options.repeat < 1:
         raise ConfigError(f"repeat {options.repeat} must be at least 1")
     targets = [target for target in (settings.output, options.trace) if target is not None]
     for number, target in enumerate(targets):
         check_target(target, sources=(*sources, *targets[:number]), overwrite=settings.force)
-
-
-def _save(path: Path, outputs: Mapping[str, Any]) -> None:
-    """Outputs by name, as they can be fed again with --input."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **outputs)

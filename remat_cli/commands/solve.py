@@ -24,9 +24,9 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
     Raises:
         InputError: the instance or the settings cannot be used.
     """
-    search, budget = search_of(settings), require_budget(settings)
+    search, asked = search_of(settings), require_budget(settings).bounding(settings.scope)
     loaded = load_instance(instance)
-    question = ask_abstract(instance_problem(loaded), budget, settings.scope, loaded.names)
+    question = ask_abstract(instance_problem(loaded), asked, loaded.names)
     if settings.spill is None:
         solved = answer(question, search, progress)
         run = cut_short(solved.run, is_split=False) if progress.should_stop() else solved.run

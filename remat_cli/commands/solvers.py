@@ -18,17 +18,11 @@ def list_solvers() -> SolversReport:
 
 def _describe(solver: Any) -> SolverEntry:
     """Name, sentences and options of a solver class; its fields are its options."""
-    entries = tuple(
-        OptionEntry(field.encode_name, _type_name(field.type), _default(field))
-        for field in msgspec.structs.fields(solver)
-    )
-    return SolverEntry(solver.name, solver.summary, solver.takes, solver.proves, entries)
-
-
-def _default(field: Any) -> Any:
-    """An option's default as plain data."""
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    return msgspec.to_builtins(value)
+    entries = []
+    for field in msgspec.structs.fields(solver):
+        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+        entries.append(OptionEntry(field.encode_name, _type_name(field.type), msgspec.to_builtins(default)))
+    return SolverEntry(solver.name, solver.summary, solver.takes, solver.proves, tuple(entries))
 
 
 def _type_name(annotation: Any) -> str:

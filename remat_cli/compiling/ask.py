@@ -1,50 +1,50 @@
-"""What a compile is asked for, and what its budget comes to in each memory."""
+"""What a compile is asked for, and the one place where a budget is resolved: against a model, an instance, a plan."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.cut import cut_of, has_cache
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.solve import BudgetQuestion, Search
+from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.placing import one_device_schedule
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, fixed_bytes_of, simulate
 from remat_cli.core.schedule.splits import SplitOptions
-from remat_cli.core.values.budget import Budget, Scope, resolve
+from remat_cli.core.values.budget import AskedBudget, Budget, Origin, Scope, resolve
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.core.values.verification import Checks
 
 CHECKS = Checks()
 IN_FILES = WeightFiles()
+STRONGEST: Final[tuple[Origin, ...]] = ("min", "process", "share")
+"""Of the origins of several memories' budgets: the first of these is that of the question."""
 
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """Conditions, budgets by memory (`budget` is how the user wrote them), the search, and which splits may be made.
+    """Conditions, the budget as it was asked for, the search, and which splits may be made.
 
     `files` says where weights go, and `count_mapped` counts pages of a data file against a budget on the process.
-    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified. `for_process`: the
-    budget of live bytes is one that a budget for the process came to.
+    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified.
     """
 
     conditions: Conditions
-    budget: str
-    budgets: Mapping[str, Budget]
-    scope: Scope
+    asked: AskedBudget
     search: Search
     splits: SplitOptions
     overlap: bool = False
     checks: Checks = CHECKS
     files: WeightFiles = IN_FILES
     count_mapped: bool = False
-    for_process: bool = False
 
     @property
     def process_budget_bytes(self) -> int | None:
         """What a process may hold; None where the budget bounds what is live."""
-        return next(iter(self.budgets.values())).bytes if self.scope == "process" else None
+        return self.asked.process_bytes
 
 
 def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
@@ -54,35 +54,53 @@ def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
     what its provider keeps of free buffers; that number of bytes is 100 %.
     """
     roomy = platform.problem(overlap=request.overlap)
-    bytes_, least, is_share = {}, False, False
+    budgets = {}
     for number, memory in enumerate(roomy.memories):
-        budget, plan = request.budgets[memory.name], _reference_plan(roomy, number)
-        least = least or budget.kind == "min"
-        fixed_bytes = fixed_bytes_of(roomy, plan.schedule)[number]
+        plan = _reference_plan(roomy, number)
         peak_bytes = plan.peak_bytes[number]
         if has_cache(platform.specs, memory.name):
             peak_bytes = max(peak_bytes, cut_of(platform, roomy, plan).peak_bytes[number])
-        bytes_[memory.name] = _bytes_of(budget, fixed_bytes, peak_bytes, request.scope)
-        is_whole = bytes_[memory.name] == peak_bytes and request.scope != "process"
-        is_share = is_share or budget.kind == "fraction" or is_whole
-    problem = platform.problem(bytes_, request.overlap)
+        fixed_bytes = fixed_bytes_of(roomy, plan.schedule)[number]
+        budgets[memory.name] = resolve(request.asked.for_device(memory.name), fixed_bytes, peak_bytes)
+    problem = platform.problem({name: budget.bytes for name, budget in budgets.items()}, request.overlap)
     names = tuple(op.name for op in platform.graph.ops) if len(problem.ops) == len(platform.graph.ops) else ()
-    return BudgetQuestion(problem, baseline(problem), request.budget, least, names, is_share, request.for_process)
+    origins: set[Origin] = {budget.origin for budget in budgets.values()}
+    origin: Origin = next((each for each in STRONGEST if each in origins), "typed")
+    return BudgetQuestion(problem, baseline(problem), request.asked.text, origin, names)
 
 
-def ask_abstract(problem: Problem, budget: Budget, scope: Scope, names: tuple[str, ...] = ()) -> BudgetQuestion:
+def ask_abstract(problem: Problem, asked: AskedBudget, names: tuple[str, ...] = ()) -> BudgetQuestion:
     """The user's budget on a problem without a model.
 
     Raises:
         ConfigError: a budget per device that does not name the problem's.
     """
-    budget, plan = budget.for_device(problem.devices[0].name), baseline(problem)
-    bytes_ = _bytes_of(budget, problem.memories[0].fixed_bytes, plan.peak, scope)
-    return BudgetQuestion(problem.with_budget(bytes_), plan, budget.text, budget.kind == "min", names)
+    asked, plan = asked.for_device(problem.devices[0].name), baseline(problem)
+    budget = resolve(asked, problem.memories[0].fixed_bytes, plan.peak)
+    return BudgetQuestion(problem.with_budget(budget.bytes), plan, asked.text, budget.origin, names)
 
 
-def _bytes_of(budget: Budget, fixed_bytes: int, peak_bytes: int, scope: Scope) -> int:
-    return peak_bytes if budget.kind == "min" else resolve(budget, fixed_bytes, peak_bytes, scope)
+def budget_of_plan(plan: PlanFile, asked: AskedBudget, scope: Scope | None) -> Budget:
+    """A budget that a plan is looked at under, in shares of what it was compiled from.
+
+    It bounds what words say (`scope`), else, where it is bytes, the process that was predicted.
+
+    Raises:
+        ConfigError: the plan spans devices or pages, or another device is named; a process is to be bound of which
+            nothing was predicted, or by what is not bytes; or the least budget is asked for.
+    """
+    if plan.placement is not None:
+        raise ConfigError("--budget: a plan for several devices, or one that pages, has its own budgets: leave it out")
+    asked = asked.for_device(plan.device)
+    can_be = asked.kind == "bytes" and plan.promise.process is not None and not plan.request.portable
+    if scope == "process" and not can_be:
+        why = "is not bytes" if asked.kind != "bytes" else "cannot be judged: this plan predicts no process"
+        raise ConfigError(f"--budget-scope process: budget '{asked.text}' {why}: write --budget-scope live")
+    if asked.kind == "min":
+        raise ConfigError("--budget min: a plan is judged by bytes or a share; `remat compile MODEL` searches for min")
+    profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
+    asked = asked.bounding(scope or ("process" if can_be else "live"))
+    return resolve(asked, profile.fixed_bytes, plan.promise.baseline_peak_bytes)
 
 
 def _reference_plan(problem: Problem, memory: int) -> Plan:

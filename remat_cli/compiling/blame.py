@@ -1,14 +1,12 @@
 """Who is told of what the runtime refuses: the user, of their own file, whichever of remat's files it was."""
 
 import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
-from remat_cli.runtime.observe.caps import OUT_OF_MEMORY
-from remat_cli.runtime.sessions._ort import one_line
+from remat_cli.runtime.sessions.error_text import is_of_the_machine, one_line
 
 SAME = ("normalised", "optimised", "reference", "converted", "observed")
 FORMS = {
@@ -21,17 +19,6 @@ FORMS = {
 }
 """What remat calls its files -> what is said of them."""
 LIKELY_STEP = 16  # of images that are halved four times
-OURS = re.compile(rf"(?<![\w/.-])({'|'.join(FORMS)})(_\d+)?\.onnx(?![\w-])")
-OF_THE_MACHINE = (
-    *OUT_OF_MEMORY,
-    "no progress for",
-    "out of memory",
-    "No space left",
-    "system error",
-    "killed by",
-    "device was lost",
-)
-"""Parts of what is said where the model is not to blame."""
 
 
 @contextlib.contextmanager
@@ -45,8 +32,10 @@ def refusals_of(path: Path, doing: str, next_step: str = "") -> Iterator[None]:
     try:
         yield
     except RuntimeFailure as error:
-        reason = str(error) if error.__cause__ is None else one_line(error.__cause__)
-        raise _kind(reason)(f"{doing} {path}: {reason}{next_step}") from error
+        before, file, after = _reason(error)
+        if is_of_the_machine(f"{before}{file}{after}"):
+            raise RuntimeFailure(f"{doing} {path}: {before}", file, f"{after}{next_step}") from error
+        raise ModelError(f"{doing} {path}: {before}{file}{after}{next_step}") from error
 
 
 @contextlib.contextmanager
@@ -59,8 +48,8 @@ def blamed_on(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except RuntimeFailure as error:
-        reason = str(error) if error.__cause__ is None else one_line(error.__cause__)
-        raise RuntimeFailure(f"{doing} {path}: {reason}") from error
+        before, file, after = _reason(error)
+        raise RuntimeFailure(f"{doing} {path}: {before}", file, after) from error
 
 
 @contextlib.contextmanager
@@ -74,12 +63,28 @@ def files_named_after(model: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeFailure as error:
-        text = str(error)
-        found = OURS.search(text)
-        if found is None:
+        form = _form_of(error.file)
+        if form is None:
             raise
-        kind = _kind(text) if found[1] in SAME else RuntimeFailure
-        raise kind(OURS.sub(lambda ours: f"{FORMS[ours[1]]} {model}", text)) from error
+        text = f"{error.before}{FORMS[form]} {model}{error.after}"
+        if form in SAME and not is_of_the_machine(str(error)):
+            raise ModelError(text) from error
+        raise RuntimeFailure(text) from error
+
+
+def _form_of(file: str) -> str | None:
+    """Which of remat's files this is, those with a number such as `op_12.onnx` among them."""
+    name = file.removesuffix(".onnx")
+    whole, _, number = name.rpartition("_")
+    name = whole if number.isdigit() else name
+    return name if file.endswith(".onnx") and name in FORMS else None
+
+
+def _reason(error: RuntimeFailure) -> tuple[str, str, str]:
+    """What the runtime said, or else what we say of it: before a file's name, that, and after it."""
+    if error.__cause__ is None:
+        return error.before, error.file, error.after
+    return one_line(error.__cause__), "", ""
 
 
 def in_steps(family: SizeFamily | None) -> str:
@@ -93,7 +98,3 @@ def in_steps(family: SizeFamily | None) -> str:
         return ""
     told = SizeRange(longest.name, low, high, step)
     return f"; where the model only runs at multiples give a step, such as --dim {told}"
-
-
-def _kind(reason: str) -> type[ModelError | RuntimeFailure]:
-    return RuntimeFailure if any(sign in reason for sign in OF_THE_MACHINE) else ModelError

@@ -16,7 +16,7 @@ from remat_cli.compiling.planned import PlannedModel
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.resident import needed_bytes
-from remat_cli.compiling.process.within_process import ProcessBudget, fastest_within
+from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.solve import (
     LEAST_SECONDS,
     BudgetAnswer,
@@ -35,7 +35,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.segments import Cut
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.budget import Budget, describe_bytes
 from remat_cli.core.values.spill import DISK
 
 WITHOUT_TRIES = 5  # of plans that page nothing, for the fastest whose process holds as little as it may
@@ -110,18 +110,17 @@ def _without_paging(
     A budget in bytes bounds the process, as it does for a plan that pages: what is live gets so much less.
     """
     alone = replace(platform, spill=None, session_bytes={})  # an ordinary model in an ordinary session
-    (budget,) = request.budgets.values()
-    if budget.kind != "bytes" or platform.spill is None or platform.spill.memory != DISK:
+    (asked,) = request.asked.parts
+    if asked.kind != "bytes" or platform.spill is None or platform.spill.memory != DISK:
         return _recomputed(prepared, alone, request, search, progress, start)
 
-    def within(target_bytes: int) -> PlannedModel | None:
-        less = msgspec.structs.replace(budget, bytes=target_bytes)
-        asked = replace(request, budgets=dict.fromkeys(request.budgets, less), for_process=True)
-        return _recomputed(prepared, alone, asked, search.share(1 / WITHOUT_TRIES), progress, start)
+    def within(live_bytes: int) -> PlannedModel | None:
+        less = replace(request, asked=request.asked.leaving(live_bytes))
+        return _recomputed(prepared, alone, less, search.share(1 / WITHOUT_TRIES), progress, start)
 
-    process = ProcessBudget(budget.bytes, budget.bytes)
-    found = fastest_within(process, WITHOUT_TRIES, within, lambda found: needed_bytes(found, request))
-    return None if found is None else as_asked(found, budget.bytes)
+    process = Budget(asked.bytes, "process", "typed")
+    found = fastest_within(process, 0, WITHOUT_TRIES, within, lambda found: needed_bytes(found, request))
+    return None if found is None else as_asked(found, process.bytes)
 
 
 def _recomputed(

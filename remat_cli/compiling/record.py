@@ -44,8 +44,8 @@ from remat_cli.runtime.verify.verify_request import VerifyRequest
 
 PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
 LEANEST = (
-    "# leanest, for {size} a run that is given back after it, at the price of time: start Python with\n"
-    "# MALLOC_MMAP_THRESHOLD_=65536 in its environment, and set\n"
+    "# what is promised holds like this, with the arena on; another way, not part of the promise, takes {size} a run,\n"
+    "# given back after it, at the price of time: start Python with MALLOC_MMAP_THRESHOLD_=65536, and set\n"
     "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
 )
 ARENA_OFF_BYTES = 2**20  # what a session holds beyond live tensors where it has no arena
@@ -146,7 +146,7 @@ def _request(planned: PlannedModel, request: CompileRequest) -> PlanRequest:
     asked = PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,
-        budget_scope=request.scope,
+        budget_scope=request.asked.bounds,
         process_budget_bytes=request.process_budget_bytes,
         count_mapped=request.count_mapped,
         external_data=request.files.external,

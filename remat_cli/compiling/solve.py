@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.schedule.tidy import tidy
 from remat_cli.core.schedule.timeline import time_of
+from remat_cli.core.values.budget import Origin
 from remat_cli.report.solution import overhead_percent
 from remat_cli.solvers import must_search, run_solver
 from remat_cli.solvers._warmup import load_kernels, must_compile
@@ -66,17 +66,24 @@ class BudgetQuestion:
     """A problem under the budget in force, and the baseline's plan, which `min` and percentages refer to.
 
     Of a split model the baseline is that of the whole one. `names` are those of the ops, where they have any.
-    `is_share`: the budget is a share of what planning can change, on top of whatever is fixed; 100 % in bytes is one.
-    `for_process`: it is what a budget for the process came to, and the process is counted by itself.
+    `origin` says where the bytes came from: those of `process` are left by a budget on it, which is counted by itself.
     """
 
     problem: Problem
     baseline: Plan
     text: str
-    least: bool = False
+    origin: Origin = "typed"
     names: tuple[str, ...] = ()
-    is_share: bool = False
-    for_process: bool = False
+
+    @property
+    def least(self) -> bool:
+        """Whether the least budget is looked for."""
+        return self.origin == "min"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of what planning can change, on top of whatever is fixed; `min` begins as 100 %."""
+        return self.origin in ("share", "min")
 
     @property
     def budget_bytes(self) -> int:
@@ -201,17 +208,7 @@ def _better(run: SolverRun, early: SolverRun) -> SolverRun:
 def refusal(problem: Problem, solver: Solver | Pager, names: Sequence[str]) -> str | None:
     """Why a solver does not take a problem, with ops by their names; None where it does."""
     reason = solver.supports(problem)
-    return None if reason is None else name_ops(reason, names)
-
-
-def name_ops(text: str, names: Sequence[str]) -> str:
-    """`op 7` as `op conv_3`; solvers know numbers only. An op without a name keeps its number."""
-
-    def named(match: re.Match[str]) -> str:
-        number = int(match[1])
-        return f"op {names[number]}" if number < len(names) and names[number] else match[0]
-
-    return re.sub(r"\bop ([0-9]+)\b", named, text)
+    return None if reason is None else reason.named(names)
 
 
 def unsolved(question: BudgetQuestion, search: Search) -> BudgetAnswer:

@@ -183,7 +183,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     if prepared.conditions.portable:
         set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
     on_top_bytes = formed.fixed_bytes if answer.question.is_share else 0
-    if answer.question.for_process and found is not None and formed.form is not None:
+    if answer.question.origin == "process" and found is not None and formed.form is not None:
         on_top_bytes = formed.fixed_bytes + sum(found.early[name] for name in formed.form.early)
     return WrittenModel(rewritten, judged, formed, on_top_bytes=on_top_bytes)
 
@@ -207,7 +207,7 @@ def _leanest_form(
         other = with_early_outputs(found, plain.graph, conditions, int(EARLY_SHARE * late.plan.peak))
     if other is not None:
         early = judge(other)
-        if question.for_process or early.plan.peak <= max(question.budget_bytes, late.plan.peak):
+        if question.origin == "process" or early.plan.peak <= max(question.budget_bytes, late.plan.peak):
             best = formed(other, early, None)
             if best.form is not None:  # first, since others need not be simulated for longer than they hold no more
                 as_lean = formed(found, late, best.runs.most_bytes + 1)

@@ -13,8 +13,8 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.processes import available_cores
-from remat_cli.core.values.budget import Budget, parse_budget, parse_share
-from remat_cli.report.contest.bench_run import BenchCase
+from remat_cli.contest.report.bench_run import BenchCase
+from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
 from remat_cli.settings.parsers import parse_seconds
 from remat_cli.settings.yaml_file import read_yaml
 
@@ -229,7 +229,7 @@ def _refuse_doubles(complaint: str, names: list[str]) -> None:
             raise ConfigError(f"{complaint} '{name}'")
 
 
-def _budget(value: Scalar) -> Budget:
+def _budget(value: Scalar) -> AskedBudget:
     """A budget that is known before the run; two that mean the same are equal."""
     budget = parse_budget(str(value))
     if budget.kind not in ("bytes", "fraction"):

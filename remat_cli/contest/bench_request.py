@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from remat_cli.base.errors import ConfigError, RematError
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.contest.bench_file import Overrides
-from remat_cli.report.contest.bench_run import BenchRun, encode_run, read_runs
+from remat_cli.contest.report.bench_run import BenchRun, encode_run, read_runs
 from remat_cli.settings.parsers import parse_seconds
 from remat_cli.settings.yaml_file import read_yaml
 

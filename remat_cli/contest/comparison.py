@@ -10,15 +10,16 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
+from remat_cli.compiling.ask import ask_abstract
+from remat_cli.contest.report.bench_run import BenchCase, BenchRun, joined
+from remat_cli.contest.report.compare_report import ComparedBudget, CompareReport, CompareRun
 from remat_cli.contest.runner import Job
 from remat_cli.contest.solving import is_pager, made, names_of, solved
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.budget import Budget, parse_budget, resolve
-from remat_cli.report.contest.bench_run import BenchCase, BenchRun, joined
-from remat_cli.report.contest.compare_report import ComparedBudget, CompareReport, CompareRun
+from remat_cli.core.values.budget import AskedBudget, parse_budget
 from remat_cli.settings.settings import Settings
 from remat_cli.solvers import ADD_SPILL, PAGERS
 from remat_cli.solvers.base import Limits
@@ -34,7 +35,7 @@ class CompareRequest:
     """A model or an instance, budgets, and solvers with their options, in the order of the registry."""
 
     path: Path
-    budgets: tuple[Budget, ...]
+    budgets: tuple[AskedBudget, ...]
     solvers: Mapping[str, Mapping[str, Any]]
     svg: Path | None = None
 
@@ -81,7 +82,7 @@ def refuse_model_flags(path: Path, flags: Mapping[str, Any]) -> None:
         raise ConfigError(f"--{flag.replace('_', '-')} is for models; {path} is an abstract instance: leave it out")
 
 
-def parse_budgets(text: str) -> tuple[Budget, ...]:
+def parse_budgets(text: str) -> tuple[AskedBudget, ...]:
     """Budgets from `0.9,80%,512MiB`, as they come.
 
     Raises:
@@ -175,12 +176,9 @@ class Comparison:
     @cached_property
     def budgets(self) -> tuple[ComparedBudget, ...]:
         """The budgets in total bytes."""
-        device, scope = self.subject.problem.devices[0].name, self.settings.scope
-        fixed, peak = self.subject.fixed_bytes, self.subject.baseline.peak
-        given = self.request.budgets
-        return tuple(
-            ComparedBudget(budget.text, resolve(budget.for_device(device), fixed, peak, scope)) for budget in given
-        )
+        asked = (each.bounding(self.settings.scope) for each in self.request.budgets)
+        questions = [(each.text, ask_abstract(self.subject.problem, each)) for each in asked]
+        return tuple(ComparedBudget(text, question.budget_bytes) for text, question in questions)
 
     @cached_property
     def floor_bytes(self) -> int:

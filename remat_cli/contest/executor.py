@@ -4,8 +4,8 @@ from concurrent.futures import Executor
 from functools import partial
 
 from remat_cli.base.processes import ignore
+from remat_cli.contest.report.bench_run import BenchRun, joined
 from remat_cli.contest.runner import Job, Runner, Watch, solve_case, versions
-from remat_cli.report.contest.bench_run import BenchRun, joined
 
 
 def on_executor(executor: Executor) -> Runner:

@@ -20,8 +20,10 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.processes import ProcessDied, Tell, available_cores, family, started
 from remat_cli.base.progress import Progress, silent
+from remat_cli.compiling.ask import ask_abstract
 from remat_cli.compiling.page_answer import abstract_terms
 from remat_cli.compiling.solve import prepare_kernels
+from remat_cli.contest.report.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
 from remat_cli.contest.solving import made, solved
 from remat_cli.core.schedule.graph import Phase
 from remat_cli.core.schedule.instance import instance_problem, load_instance
@@ -29,9 +31,8 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Device, Memory, OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
-from remat_cli.core.values.budget import parse_budget, resolve
+from remat_cli.core.values.budget import parse_budget
 from remat_cli.core.values.spill import HOST, SpillSpec
-from remat_cli.report.contest.bench_run import FAILED, BenchCase, BenchRun, BenchStatus, TracePoint, joined
 from remat_cli.report.solution import overhead_percent
 from remat_cli.report.style import percent
 from remat_cli.solvers.base import Limits
@@ -106,7 +107,7 @@ def load_problem(case: BenchCase, path: Path) -> Problem:
         RematError: the instance cannot be used.
     """
     free = instance_problem(load_instance(path))
-    return free.with_budget(resolve(parse_budget(case.budget), free.memories[0].fixed_bytes, baseline(free).peak))
+    return ask_abstract(free, parse_budget(case.budget)).problem
 
 
 def peak_bytes() -> int:

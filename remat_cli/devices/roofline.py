@@ -141,7 +141,7 @@ def _described_roof(spec: DeviceSpec) -> Roof | None:
 
 
 def _profile(graph: Graph, spec: DeviceSpec, ops: tuple[OpCost, ...], measured: Profile | None) -> Profile:
-    """Estimated costs with where they come from."""
+    """Make the profile of estimated costs, marked with where they come from."""
     provider = PROVIDERS[spec.provider]
     origin = Provenance(
         cpu=spec.note or f"described in {spec.name}",
@@ -194,14 +194,11 @@ def _flops(graph: Graph, op: Op) -> int:
 def _filter_flops(graph: Graph, op: Op, shape: tuple[int, ...]) -> int:
     """Operations of a filter that touches each element of `shape` (N, C, ...) with its C-th part."""
     channels = shape[3] if op.op_type.startswith("Nhwc") and len(shape) == 4 else shape[1]
-    return 2 * math.prod(shape) * _filter_elements(graph, op) // max(1, channels)
-
-
-def _filter_elements(graph: Graph, op: Op) -> int:
-    """Elements of a convolution's filter: the largest weight, or the second tensor where it is computed."""
     if op.weights:
-        return _weight_elements(graph, op)
-    return math.prod(graph.tensors[op.inputs[1]].shape) if len(op.inputs) > 1 else 0
+        elements = _weight_elements(graph, op)
+    else:  # the filter is computed
+        elements = math.prod(graph.tensors[op.inputs[1]].shape) if len(op.inputs) > 1 else 0
+    return 2 * math.prod(shape) * elements // max(1, channels)
 
 
 def _weight_elements(graph: Graph, op: Op) -> int:

@@ -8,8 +8,8 @@ without rows, which compute nothing and whose tensors take no memory, use these 
 
 The size of the remainder follows from the address of the block, modulo 64, and stays the same from one copy to the
 next: 64, 80 or 112 bytes, or none. A copy that finds room in a hole of the heap has another address than one at its
-end, so that copies alone fill the places of one size and maybe not of the one that counts. Small weights fill them at
-any address: a session drops each once it is packed, and a block of that size goes to the very places.
+end, so that copies alone fill the places of one size and maybe not of the one that counts. Small weights and their
+copies lie at another address modulo 64 each time, so that they leave remainders of all sizes.
 """
 
 PREFIX = "remat/primer/"
@@ -22,11 +22,13 @@ PRODUCTS = 24
 """That read it: seven of each of the three sizes that a remainder can have, and three more."""
 HELD_BYTES = 2**19
 """What their copies leave, about; 1.5 MiB if each stays."""
-SMALL_BYTES = (48, 64, 96)
-"""Of the small weights: as blocks they have the sizes of the three remainders."""
-SMALL_PRODUCTS = 24
-"""Of each size: seven places, and what the session takes of them meanwhile."""
-SMALL_COPIES_BYTES = 2 * 64 + 128
-"""Of the copies of small weights that a session keeps: one of each size, since their values are the same."""
+SMALL_BYTES = 144
+"""Of each small weight: it moves on by a quarter of 64 with its copy. Of one below 128 bytes inside a branch, releases
+of the runtime from 1.31 on keep the original."""
+SMALL_PRODUCTS = 72
+"""That read one: in a quarter each nothing, or one of the three sizes is left; twice seven, and what the session takes
+of them meanwhile."""
+SMALL_COPIES_BYTES = 192
+"""Of the copy of a small weight that a session keeps: one for all, since their values are the same."""
 STUCK_COPIES = 2
 """The most that stayed for all that, in 4 of 120 processes: what budgets leave room for."""

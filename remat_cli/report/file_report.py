@@ -54,7 +54,15 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
         """The verdict, what was checked, and the figures behind it."""
         seen = self.verification
         heading = style.paint(self.model, "strong") + f"  against {self.source}"
-        lines = [file_verdict(seen).line(style), heading, "", *_verdict_lines(seen, style)]
+        runtime = f" on ONNX Runtime {seen.runtime_version}"
+        if not seen.passed:
+            failures = [style.paint(f"  {failure}", "bad") for failure in seen.failures]
+            verdict_lines = [style.paint("NOT KEPT", "bad") + f" by the file{runtime}", *failures]
+        else:
+            left = [NAMES[each.measure] for each in seen.promises if each.kept is None]
+            more = f"; not checked: {', '.join(left)}" if left else ""
+            verdict_lines = [style.paint("the file keeps its promises", "good") + runtime + more]
+        lines = [file_verdict(seen).line(style), heading, "", *verdict_lines]
         lines += columns(_rows(seen), "<<")
         lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
         told = [style.paint(f"warning: {warning}", "warn") for warning in self.warnings]
@@ -78,7 +86,18 @@ def file_verdict(seen: FileVerification) -> ReportVerdict:
 def _need(seen: FileVerification) -> tuple[Need | None, bool]:
     """What is needed of what the file's budget bounds, and whether it was measured; None: the file has none."""
     if seen.process_promise.budget_bytes is not None:
-        return _process_need(seen, seen.process_promise.budget_bytes)
+        # The same of a budget on the process.
+        needed_bytes, is_measured = seen.needed_bytes, seen.needed_bytes is not None
+        needed_bytes = needed_bytes if is_measured else seen.predicted_needed_bytes
+        if needed_bytes is None:
+            return None, False
+        need = Need(
+            needed_bytes=needed_bytes,
+            budget_bytes=seen.process_promise.budget_bytes,
+            bounds="process",
+            original_bytes=seen.original_needed_bytes,
+        )
+        return need, is_measured
     found = (seen.measured_peak_bytes, None if seen.is_portable else seen.measured_peak_default_session_bytes)
     measured = [each for each in found if each is not None]
     needed_bytes = max(measured, default=seen.predicted_peak_bytes)
@@ -92,31 +111,6 @@ def _need(seen: FileVerification) -> tuple[Need | None, bool]:
     return need, bool(measured)
 
 
-def _process_need(seen: FileVerification, budget_bytes: int) -> tuple[Need | None, bool]:
-    """The same of a budget on the process."""
-    needed_bytes, is_measured = seen.needed_bytes, seen.needed_bytes is not None
-    needed_bytes = needed_bytes if is_measured else seen.predicted_needed_bytes
-    if needed_bytes is None:
-        return None, False
-    need = Need(
-        needed_bytes=needed_bytes,
-        budget_bytes=budget_bytes,
-        bounds="process",
-        original_bytes=seen.original_needed_bytes,
-    )
-    return need, is_measured
-
-
-def _verdict_lines(seen: FileVerification, style: Style) -> list[str]:
-    runtime = f" on ONNX Runtime {seen.runtime_version}"
-    if not seen.passed:
-        failures = [style.paint(f"  {failure}", "bad") for failure in seen.failures]
-        return [style.paint("NOT KEPT", "bad") + f" by the file{runtime}", *failures]
-    left = [NAMES[each.measure] for each in seen.promises if each.kept is None]
-    more = f"; not checked: {', '.join(left)}" if left else ""
-    return [style.paint("the file keeps its promises", "good") + runtime + more]
-
-
 NAMES = {
     "outputs": "outputs",
     "order": "order",
@@ -127,29 +121,27 @@ NAMES = {
 
 
 def _rows(seen: FileVerification) -> list[list[str]]:
+    # The budget that the user gave, and what a budget on the process was measured to be used for.
+    budget_bytes = seen.process_promise.budget_bytes
+    if budget_bytes is None:
+        told = "" if seen.budget_bytes is None else f", {WHERE['live']}"
+        budget_rows = [["budget of the file", f"{_bytes(seen.budget_bytes)}{told}"]]
+    else:
+        mapped = "counted" if seen.process_promise.with_mapped else "not counted"
+        budget_rows = [
+            ["budget of the file", f"{_bytes(budget_bytes)}, {WHERE['process']}, mapped pages {mapped}"],
+            ["the process needs", f"{_bytes(seen.needed_bytes)}, inputs included"],
+        ]
     return [
         *([["compared with", seen.reference]] if seen.reference else []),
         ["outputs identical", YES[seen.outputs_identical]],
         ["order honoured", YES[seen.order_honoured]],
         ["live tensors, predicted", _bytes(seen.predicted_peak_bytes)],
         ["live tensors, measured", _bytes(seen.measured_peak_bytes)],
-        *_budget_rows(seen),
+        *budget_rows,
         ["default session, original", _bytes(seen.original_default_session_peak_bytes)],
         ["default session, this model", _bytes(seen.measured_peak_default_session_bytes)],
         ["time, measured", percent(seen.measured_overhead_percent)],
-    ]
-
-
-def _budget_rows(seen: FileVerification) -> list[list[str]]:
-    """The budget that the user gave, and what a budget on the process was measured to be used for."""
-    budget_bytes = seen.process_promise.budget_bytes
-    if budget_bytes is None:
-        told = "" if seen.budget_bytes is None else f", {WHERE['live']}"
-        return [["budget of the file", f"{_bytes(seen.budget_bytes)}{told}"]]
-    mapped = "counted" if seen.process_promise.with_mapped else "not counted"
-    return [
-        ["budget of the file", f"{_bytes(budget_bytes)}, {WHERE['process']}, mapped pages {mapped}"],
-        ["the process needs", f"{_bytes(seen.needed_bytes)}, inputs included"],
     ]
 
 

@@ -68,7 +68,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `asked` is what else was asked for, `promises` what verification of a plan showed of all that it promises (nothing
     of a model, of which nothing was promised), `unkept` says which of its predictions were not kept. In JSON `fits` and
-    `verdict`, by prediction, stand beside the fields; null without a budget.
+    `verdict` stand beside the fields, by prediction but where a plan was verified; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
     """
 
@@ -127,7 +127,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool | None:
-        """Whether what the budget bounds is within it, by prediction, in every memory; None without a budget."""
+        """Whether what the budget bounds is within it in every memory; None without a budget."""
         return all(need.fits for need in self.needs) if self.needs else None
 
     @property
@@ -137,7 +137,10 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What is needed of what the budget bounds, by prediction: of every memory, of a process, or of live bytes."""
+        """What is needed of what the budget bounds: of every memory, of a process, or of live bytes.
+
+        By prediction, but for a plan that is one model and was verified at the sizes that are asked for.
+        """
         if self.memories:
             return tuple(
                 Need(needed_bytes=each.peak_bytes, budget_bytes=each.budget_bytes, memory=each.name)
@@ -145,7 +148,16 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.budget_bytes is None:
             return ()
-        return (session_need(None, self.asked, self.budget_bytes, self.peak_bytes, self.baseline_peak_bytes),)
+        need = session_need(None, self.asked, self.budget_bytes, self.peak_bytes, self.baseline_peak_bytes)
+        seen_bytes = self.measured_bytes(need.bounds)
+        return (need if seen_bytes is None else msgspec.structs.replace(need, needed_bytes=seen_bytes),)
+
+    def measured_bytes(self, bounds: Bounds) -> int | None:
+        """What verification measured of what a budget bounds; None where it did not, or not at these sizes."""
+        measures = ("process",) if bounds == "process" else ("live", "default_session")
+        found = [each.measured for each in self.promises if each.measure in measures]
+        numbers = [number for number in found if isinstance(number, int) and not isinstance(number, bool)]
+        return max(numbers) if self.sizes is None and not self.memories and numbers else None
 
     def lines(self, style: Style) -> list[str]:
         """Everything about one model or plan, on one device or several."""
@@ -310,7 +322,21 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     where = f"{plural(report.ops, 'op')} on {report.device}{'' if report.sizes is None else f', {told(report.sizes)}'}"
     where += ", as remat wrote it" if report.is_as_written else ""
     lines = [] if report.verdict is None else [inspect_verdict(report).line(style)]
-    lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *_figures(report), ""]
+    # Peak, floor, budget and bound, each in bytes and a readable unit.
+    rows = [["peak", describe_bytes(report.peak_bytes)], ["fixed", describe_bytes(report.fixed_bytes)]]
+    rows += _floor_rows(report)
+    if report.baseline_peak_bytes is not None:
+        rows += [["original peak", describe_bytes(report.baseline_peak_bytes)]]
+    if report.time is not None:
+        rows += [["time", duration(report.time)]]
+    if report.overhead_percent is not None:
+        bound = f"proved least {percent(report.lower_bound_percent)}"
+        rows += [["overhead", f"{percent(report.overhead_percent)}, {bound}, space {report.space or 'unknown'}"]]
+    if report.budget_bytes is not None:
+        text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
+        rows += [["budget", f"{text}{describe_bytes(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
+    figures = columns(rows, "<<")
+    lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *figures, ""]
     lines += memory_chart(
         report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
     )
@@ -327,23 +353,6 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += ["", *forecast_lines(report.process, report.runs)]
     lines += learnt_lines(report.learnt, report.rounds_of_learning, report.room_bytes)
     return lines + closing_lines(report, style)
-
-
-def _figures(report: InspectReport) -> list[str]:
-    """Peak, floor, budget and bound, each in bytes and a readable unit."""
-    rows = [["peak", describe_bytes(report.peak_bytes)], ["fixed", describe_bytes(report.fixed_bytes)]]
-    rows += _floor_rows(report)
-    if report.baseline_peak_bytes is not None:
-        rows += [["original peak", describe_bytes(report.baseline_peak_bytes)]]
-    if report.time is not None:
-        rows += [["time", duration(report.time)]]
-    if report.overhead_percent is not None:
-        bound = f"proved least {percent(report.lower_bound_percent)}"
-        rows += [["overhead", f"{percent(report.overhead_percent)}, {bound}, space {report.space or 'unknown'}"]]
-    if report.budget_bytes is not None:
-        text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
-        rows += [["budget", f"{text}{describe_bytes(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
-    return columns(rows, "<<")
 
 
 def _floor_rows(report: InspectReport) -> list[list[str]]:
@@ -364,26 +373,28 @@ def inspect_verdict(report: InspectReport) -> ReportVerdict:
         return ReportVerdict(no_plan=f"`--budget {report.budget}` has no bytes to judge: {SEARCHED}", is_open=True)
     is_plan = report.kind == "plan"
     price = Price(predicted_percent=report.overhead_percent, is_looked_up=False) if is_plan else None
-    advice = "" if is_plan else _advice(report)
-    return ReportVerdict(needs=report.needs, warned=report.unkept, price=price, advice=advice)
-
-
-def _advice(report: InspectReport) -> str:
-    """Whether a plan could make a model fit that does not fit as it is; mapped weights do not count in a process."""
-    if not _is_below_floor(report):
-        return "that is as it is: `remat compile` may find a plan"
-    if report.regions:
-        return "whole ops need more; `remat compile` may split them"
-    if report.split_obstacle is not None:
-        return "no plan is known: whole ops need more, and splitting cannot help"
-    return "impossible with whole ops, below the floor"
-
-
-def _is_below_floor(report: InspectReport) -> bool:
-    """Whether the budget is less than whole ops hold at least; what is mapped does not count in a process."""
-    (need, *_) = report.needs
-    uncounted = 0 if need.bounds == "live" or report.process is None else report.process.mapped_bytes
-    return need.budget_bytes < report.floor_bytes - uncounted
+    need, *_ = report.needs
+    if is_plan:
+        advice = ""
+    else:
+        # Whether a plan could make a model fit that does not fit as it is; mapped weights do not count in a process.
+        uncounted = 0 if need.bounds == "live" or report.process is None else report.process.mapped_bytes
+        is_below_floor = need.budget_bytes < report.floor_bytes - uncounted
+        if not is_below_floor:
+            advice = "that is as it is: `remat compile` may find a plan"
+        elif report.regions:
+            advice = "whole ops need more; `remat compile` may split them"
+        elif report.split_obstacle is not None:
+            advice = "no plan is known: whole ops need more, and splitting cannot help"
+        else:
+            advice = "impossible with whole ops, below the floor"
+    return ReportVerdict(
+        needs=report.needs,
+        is_measured=report.measured_bytes(need.bounds) is not None,
+        warned=report.unkept,
+        price=price,
+        advice=advice,
+    )
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:

@@ -2,7 +2,7 @@
 
 from remat_cli.base.units import format_bytes
 from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
-from remat_cli.report.explain import MemoryReport, live_tensor_lines
+from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.inspection import InspectReport, closing_lines, inspect_verdict
 from remat_cli.report.paged import all_paging_lines
 from remat_cli.report.pictures.placement_picture import placement_lines
@@ -14,17 +14,7 @@ def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
     """Everything about one plan on several devices, the verdict first."""
     where = f"{plural(report.ops, 'op')} on {report.device}, {plural(report.segments, 'session')}"
     lines = [inspect_verdict(report).line(style), style.paint(report.path, "strong") + f"  ({where})"]
-    lines += [*_device_figures(report), ""]
-    ways = link_lines(report.links) if report.paging is None else all_paging_lines(report.paging)
-    lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
-    lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
-    for memory in report.memories:
-        lines += ["", *_memory_lines(memory, style)]
-    return lines + closing_lines(report, style)
-
-
-def _device_figures(report: InspectReport) -> list[str]:
-    """Time and what it is compared with."""
+    # Time and what it is compared with.
     rows = []
     estimated = {device.name for device in report.devices if not device.is_measured}
     if report.time is not None:
@@ -34,21 +24,29 @@ def _device_figures(report: InspectReport) -> list[str]:
         alone = ", ".join(f"{reference.device} {single_time(reference, estimated)}" for reference in report.single)
         rows += [["one device alone", f"{alone} (same budgets)"]]
     rows += [["proved least", f"{percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"]]
-    return columns(rows, "<<")
-
-
-def _memory_lines(memory: MemoryReport, style: Style) -> list[str]:
-    """The curve of one memory under its budget, and what is there when it is fullest."""
-    users = ", ".join(name for name in memory.devices if name != memory.name)
-    lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
-    rules = [ChartRule("budget", memory.budget_bytes)]
-    if memory.peak_bytes > max(memory.memory_bytes, default=0):
-        rules.append(ChartRule("needed as cut into sessions", memory.peak_bytes, "faint"))
-    lines += memory_chart(memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style)
-    if memory.peak_op is not None:
-        lines += [f"  alive at step {memory.peak_step} ({memory.peak_op}):", *live_tensor_lines(memory.alive, style)]
-    if memory.workspace_bytes:
-        lines.append(f"  and {format_bytes(memory.workspace_bytes)} of workspace")
-    if memory.fixed_bytes:
-        lines.append(f"  and {format_bytes(memory.fixed_bytes)} fixed")
-    return lines
+    device_figures = columns(rows, "<<")
+    lines += [*device_figures, ""]
+    ways = link_lines(report.links) if report.paging is None else all_paging_lines(report.paging)
+    lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
+    lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
+    for memory in report.memories:
+        # The curve of one memory under its budget, and what is there when it is fullest.
+        users = ", ".join(name for name in memory.devices if name != memory.name)
+        memory_lines = [style.paint(f"memory {memory.name}", "strong") + (f" of {users}" if users else "")]
+        rules = [ChartRule("budget", memory.budget_bytes)]
+        if memory.peak_bytes > max(memory.memory_bytes, default=0):
+            rules.append(ChartRule("needed as cut into sessions", memory.peak_bytes, "faint"))
+        memory_lines += memory_chart(
+            memory.memory_bytes, fixed_bytes=memory.fixed_bytes, rules=rules, rows=6, style=style
+        )
+        if memory.peak_op is not None:
+            memory_lines += [
+                f"  alive at step {memory.peak_step} ({memory.peak_op}):",
+                *live_tensor_lines(memory.alive, style),
+            ]
+        if memory.workspace_bytes:
+            memory_lines.append(f"  and {format_bytes(memory.workspace_bytes)} of workspace")
+        if memory.fixed_bytes:
+            memory_lines.append(f"  and {format_bytes(memory.fixed_bytes)} fixed")
+        lines += ["", *memory_lines]
+    return lines + closing_lines(report, style)

@@ -29,10 +29,30 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         """The costliest ops per device, what it cannot run, where the figures come from; then devices side by side."""
         lines = [style.paint(self.model, "strong")]
         for profile in self.profiles:
+            # On what, how often and how noisily a profile was measured.
+            came = profile.provenance
+            threads = came.intra_op_threads or "default"
+            whole = f"; the whole model in one session {duration(profile.run_ns)}" if profile.run_ns is not None else ""
+            provenance_lines = [
+                f"{profile.device}: {plural(len(profile.ops), 'op')}, {duration(_total_ns(profile))} in all{whole}",
+                f"  {came.cpu}, {came.runtime} {came.runtime_version}, {came.provider}, intra-op threads: {threads}",
+                f"  fixed {describe_bytes(profile.fixed_bytes)}: weights {format_bytes(profile.weight_bytes)}, "
+                f"inputs {format_bytes(profile.input_bytes)}",
+                _how_line(profile, came),
+            ]
+            # The ten ops that take longest.
+            total = _total_ns(profile)
+            rows = [["op", "time", "share", "workspace"]]
+            for cost in sorted(profile.ops, key=lambda cost: -cost.time_ns)[:MOST_OPS]:
+                name = shorten(cost.name, max(20, style.width - 50))
+                share = f"{100 * cost.time_ns / total:.1f} %" if total else ""
+                workspace = "unknown" if profile.is_opaque and profile.provenance.measured else None
+                rows.append([name, duration(cost.time_ns), share, workspace or format_bytes(cost.workspace_bytes)])
+            costly_lines = columns(rows, "<>>>")
             lines += [
                 "",
-                *_provenance_lines(profile),
-                *_costly_lines(profile, style),
+                *provenance_lines,
+                *costly_lines,
                 *_unsupported_lines(profile, style),
             ]
         if len(self.profiles) > 1:
@@ -54,20 +74,6 @@ class CacheReport(msgspec.Struct, frozen=True):
         return [f"removed {plural(self.removed, 'cached measurement')} from {self.cache_dir}"]
 
 
-def _provenance_lines(profile: Profile) -> list[str]:
-    """On what, how often and how noisily a profile was measured."""
-    came = profile.provenance
-    threads = came.intra_op_threads or "default"
-    whole = f"; the whole model in one session {duration(profile.run_ns)}" if profile.run_ns is not None else ""
-    return [
-        f"{profile.device}: {plural(len(profile.ops), 'op')}, {duration(_total_ns(profile))} in all{whole}",
-        f"  {came.cpu}, {came.runtime} {came.runtime_version}, {came.provider}, intra-op threads: {threads}",
-        f"  fixed {describe_bytes(profile.fixed_bytes)}: weights {format_bytes(profile.weight_bytes)}, "
-        f"inputs {format_bytes(profile.input_bytes)}",
-        _how_line(profile, came),
-    ]
-
-
 def _how_line(profile: Profile, came: Provenance) -> str:
     """How the times were found."""
     if not came.measured:
@@ -77,18 +83,6 @@ def _how_line(profile: Profile, came: Provenance) -> str:
     how = "each op in a session of its own, workspace not observable, " if profile.is_opaque else ""
     call = f"; a session on it costs {duration(profile.call_ns)} more" if profile.call_ns else ""
     return f"  {how}least of {plural(came.runs, 'run')} after {plural(came.warmups, 'warm-up')}{median}{call}"
-
-
-def _costly_lines(profile: Profile, style: Style) -> list[str]:
-    """The ten ops that take longest."""
-    total = _total_ns(profile)
-    rows = [["op", "time", "share", "workspace"]]
-    for cost in sorted(profile.ops, key=lambda cost: -cost.time_ns)[:MOST_OPS]:
-        name = shorten(cost.name, max(20, style.width - 50))
-        share = f"{100 * cost.time_ns / total:.1f} %" if total else ""
-        workspace = "unknown" if profile.is_opaque and profile.provenance.measured else None
-        rows.append([name, duration(cost.time_ns), share, workspace or format_bytes(cost.workspace_bytes)])
-    return columns(rows, "<>>>")
 
 
 def _unsupported_lines(profile: Profile, style: Style) -> list[str]:

@@ -91,7 +91,16 @@ def planned_regions(file: PlanFile) -> tuple[RegionReport, ...]:
     """The regions of a plan, each with the steps of the written model that run its tiles."""
     if file.splitting is None:
         return ()
-    numbers = _region_of_steps(file, file.splitting)
+    # The region of every step of the written model; gates count to what runs next.
+    owners, gates = regions_of_ops(file.splitting, file.graph), set(file.promise.gates)
+    ops = iter(file.schedule.op_ids())
+    planned = [None if name in gates else owners[next(ops)] for name in file.promise.order]
+    following: int | None = None
+    found = []
+    for name, region in zip(reversed(file.promise.order), reversed(planned), strict=True):
+        following = following if name in gates else region
+        found.append(following)
+    numbers = found[::-1]
     return tuple(
         msgspec.structs.replace(region, steps=_runs(numbers, number))
         for number, region in enumerate(region_reports(file.splitting))
@@ -102,19 +111,6 @@ def step_times_ns(file: PlanFile) -> tuple[int, ...]:
     """How long each step of the written model takes; gates take none worth counting."""
     gates, ops = set(file.promise.gates), iter(file.schedule.op_ids())
     return tuple(0 if name in gates else file.profile.ops[next(ops)].time_ns for name in file.promise.order)
-
-
-def _region_of_steps(file: PlanFile, splitting: Splitting) -> list[int | None]:
-    """The region of every step of the written model; gates count to what runs next."""
-    owners, gates = regions_of_ops(splitting, file.graph), set(file.promise.gates)
-    ops = iter(file.schedule.op_ids())
-    planned = [None if name in gates else owners[next(ops)] for name in file.promise.order]
-    following: int | None = None
-    found = []
-    for name, region in zip(reversed(file.promise.order), reversed(planned), strict=True):
-        following = following if name in gates else region
-        found.append(following)
-    return found[::-1]
 
 
 def _runs(numbers: Sequence[int | None], wanted: int) -> tuple[tuple[int, int], ...]:

@@ -103,9 +103,32 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         """Time and memory, planned beside measured, and what does not hold."""
         sessions = sum(device.sessions for device in self.devices)
         heading = style.paint(self.plan, "strong") + f"  {plural(sessions, 'session')}, {plural(self.repeat, 'run')}"
-        lines = [heading, "", *_time_table(self), "", *columns([BYTES, *map(_memory_row, self.memories)], "<>>>><")]
-        lines += [style.paint(f"warning: {line}", "warn") for line in _notes(self)]
-        lines += ["", *_verdict(self, style)]
+        rows = [TIMES, *(_device_row(d) for d in self.devices if d.sessions), *map(_link_row, self.links)]
+        if (pages := self.pages) is not None:
+            moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
+            rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
+            rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
+        rows.append(_row("whole run", self.planned_ns, self.measured_min_ns, _spread(self)))
+        time_table = columns(rows, "<>>><")
+        lines = [heading, "", *time_table, "", *columns([BYTES, *map(_memory_row, self.memories)], "<>>>><")]
+        # What was not measured, and what does not hold here.
+        hidden = [memory.memory for memory in self.memories if memory.is_hidden]
+        note = f"a device on memory {', '.join(hidden)} does not tell what it holds while it computes"
+        notes = [*self.warnings, *([note] if hidden else [])]
+        lines += [style.paint(f"warning: {line}", "warn") for line in notes]
+        over = [memory.memory for memory in self.memories if not memory.is_within_budget]
+        verdict = [style.paint(f"the measured peak of {name} is above its budget", "bad") for name in over]
+        if not self.is_repeatable:
+            verdict.append(style.paint("runs on the same inputs gave different outputs", "bad"))
+        if not verdict:
+            is_seen = not any(memory.is_hidden for memory in self.memories)
+            kept = (
+                "within every budget"
+                + ("" if is_seen else ", as far as it shows")
+                + (", which the runtime was held to" if self.is_capped else "")
+            )
+            verdict.append(style.paint(f"{kept}; every run gave the same bits", "good"))
+        lines += ["", *verdict]
         if self.output is not None:
             lines.append(f"outputs {self.output}")
         if self.trace is not None:
@@ -119,11 +142,17 @@ def run_report(
     """Put planned and measured side by side; files, limits and warnings are for the caller to add."""
     fastest = min(runs, key=lambda run: run.total_ns)
     totals = [run.total_ns for run in runs]
+    by_pair: dict[tuple[int, int], list[tuple[CopyAction, Span]]] = {}
+    for action, record in zip(program.actions, fastest.actions, strict=True):
+        if isinstance(action, CopyAction):
+            pair = (program.memory_of[action.source_device], program.memory_of[action.target_device])
+            by_pair.setdefault(pair, []).append((action, (record.start_ns, record.end_ns)))
+    links = tuple(_link(program, pair, copies) for pair, copies in sorted(by_pair.items()))
     return RunReport(
         plan=plan,
         model=model,
         devices=_devices(program, fastest),
-        links=_links(program, fastest),
+        links=links,
         memories=_memories(program, seen),
         repeat=len(totals),
         planned_ns=program.planned_ns,
@@ -168,15 +197,6 @@ def _devices(program: Program, run: RunRecord) -> tuple[RanDevice, ...]:
     return tuple(found)
 
 
-def _links(program: Program, run: RunRecord) -> tuple[RanLink, ...]:
-    by_pair: dict[tuple[int, int], list[tuple[CopyAction, Span]]] = {}
-    for action, record in zip(program.actions, run.actions, strict=True):
-        if isinstance(action, CopyAction):
-            pair = (program.memory_of[action.source_device], program.memory_of[action.target_device])
-            by_pair.setdefault(pair, []).append((action, (record.start_ns, record.end_ns)))
-    return tuple(_link(program, pair, copies) for pair, copies in sorted(by_pair.items()))
-
-
 def _link(program: Program, pair: tuple[int, int], copies: Sequence[tuple[CopyAction, Span]]) -> RanLink:
     return RanLink(
         source=program.memories[pair[0]],
@@ -205,16 +225,6 @@ def _memories(program: Program, seen: SeenMemory) -> tuple[RanMemory, ...]:
 
 def _total(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
-
-
-def _time_table(report: RunReport) -> list[str]:
-    rows = [TIMES, *(_device_row(d) for d in report.devices if d.sessions), *map(_link_row, report.links)]
-    if (pages := report.pages) is not None:
-        moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
-        rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
-        rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
-    rows.append(_row("whole run", report.planned_ns, report.measured_min_ns, _spread(report)))
-    return columns(rows, "<>>><")
 
 
 def _spread(report: RunReport) -> str:
@@ -249,26 +259,3 @@ def _memory_row(memory: RanMemory) -> tuple[str, ...]:
         f"{change:+,} bytes" if change else "none",
         "" if memory.is_within_budget else "over budget",
     )
-
-
-def _notes(report: RunReport) -> list[str]:
-    """What was not measured, and what does not hold here."""
-    hidden = [memory.memory for memory in report.memories if memory.is_hidden]
-    note = f"a device on memory {', '.join(hidden)} does not tell what it holds while it computes"
-    return [*report.warnings, *([note] if hidden else [])]
-
-
-def _verdict(report: RunReport, style: Style) -> list[str]:
-    over = [memory.memory for memory in report.memories if not memory.is_within_budget]
-    lines = [style.paint(f"the measured peak of {name} is above its budget", "bad") for name in over]
-    if not report.is_repeatable:
-        lines.append(style.paint("runs on the same inputs gave different outputs", "bad"))
-    if not lines:
-        is_seen = not any(memory.is_hidden for memory in report.memories)
-        kept = (
-            "within every budget"
-            + ("" if is_seen else ", as far as it shows")
-            + (", which the runtime was held to" if report.is_capped else "")
-        )
-        lines.append(style.paint(f"{kept}; every run gave the same bits", "good"))
-    return lines

@@ -29,6 +29,13 @@ class SolveReport(msgspec.Struct, frozen=True, kw_only=True):
         solution = self.solution
         smallest = None if solution.peak_bytes else nearest_bytes(solution)
         status = style.paint(solution.status.replace("_", " "), "good" if solution.exit_code == 0 else "bad")
+        # What goes to another memory and comes back, where something does.
+        out, back = (solution.facts.get(name) for name in ("written_bytes", "read_bytes"))
+        if out is None or back is None:
+            moved = []
+        else:
+            stall = _count_or_unknown(solution.facts.get("stall"))
+            moved = [["pages", f"{format_bytes(out)} out, {format_bytes(back)} back, stalls of {stall}"]]
         rows = [
             ["status", f"{status} (space {solution.space})"],
             ["peak", _bytes_or_unknown(solution.peak_bytes)],
@@ -40,21 +47,12 @@ class SolveReport(msgspec.Struct, frozen=True, kw_only=True):
             ["proved least overhead", percent(solution.lower_bound_percent)],
             ["gap", percent(solution.gap_percent)],
             ["recomputed ops", _count_or_unknown(solution.recomputed_ops)],
-            *_moved(solution),
+            *moved,
             ["seconds", f"{solution.seconds:.2f}{_to_best(solution)}"],
             ["solver", f"{solution.solver}{_options(solution)}, seed {solution.seed}"],
         ]
         heading = style.paint(self.instance, "strong") + f"  ({plural(self.ops, 'op')})"
         return [heading, budget_line(self.budget, solution), *columns(rows, "<<")]
-
-
-def _moved(solution: SolutionReport) -> list[list[str]]:
-    """What goes to another memory and comes back, where something does."""
-    out, back = (solution.facts.get(name) for name in ("written_bytes", "read_bytes"))
-    if out is None or back is None:
-        return []
-    stall = _count_or_unknown(solution.facts.get("stall"))
-    return [["pages", f"{format_bytes(out)} out, {format_bytes(back)} back, stalls of {stall}"]]
 
 
 def _bytes_or_unknown(count: int | None) -> str:

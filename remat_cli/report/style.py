@@ -1,12 +1,13 @@
 """How text looks: width, colour and character set of whatever shows it, and columns that line up."""
 
-import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
 import msgspec
+
+from remat_cli.base.named import named
 
 Role = Literal["good", "bad", "warn", "accent", "faint", "strong"]
 
@@ -78,21 +79,20 @@ def _pieces(line: str, width: int) -> Iterator[str]:
     more = min(indent, width // 4) + HANGING
     rest, before = line.lstrip(), " " * indent if indent < width // 2 else " " * more
     while rest:
-        end = _end(rest, width - len(before))
+        # Where to break: after the last column that fits, if it fills half of the room, else after the last word.
+        room = width - len(before)
+        gaps = [(len(COLOR.sub("", rest[: gap.start()])), gap) for gap in GAP.finditer(rest)]
+        if len(COLOR.sub("", rest)) <= room:
+            end = len(rest)
+        else:
+            fitting = [(shown, gap) for shown, gap in gaps if shown <= room]
+            columns_ = [gap for shown, gap in fitting if len(gap[0]) > 1 and shown >= room // 2]
+            if columns_ or fitting:
+                end = (columns_ or [gap for _, gap in fitting])[-1].end()
+            else:
+                end = gaps[0][1].end() if gaps else len(rest)
         yield before + rest[:end].rstrip()
         rest, before = rest[end:].lstrip(), " " * more
-
-
-def _end(text: str, room: int) -> int:
-    """Where to break: after the last column that fits, if it fills half of the room, else after the last word."""
-    gaps = [(len(COLOR.sub("", text[: gap.start()])), gap) for gap in GAP.finditer(text)]
-    if len(COLOR.sub("", text)) <= room:
-        return len(text)
-    fitting = [(shown, gap) for shown, gap in gaps if shown <= room]
-    columns_ = [gap for shown, gap in fitting if len(gap[0]) > 1 and shown >= room // 2]
-    if columns_ or fitting:
-        return (columns_ or [gap for _, gap in fitting])[-1].end()
-    return gaps[0][1].end() if gaps else len(text)
 
 
 def percent(value: float | None) -> str:
@@ -115,6 +115,5 @@ def plural(count: int, noun: str) -> str:
 
 def lines_of(writer: str, report: object, style: Style) -> list[str]:
     """The lines of a report by `module:function`, for writers so long that they have a file of their own."""
-    module, _, function = writer.partition(":")
-    write: Callable[[object, Style], list[str]] = getattr(importlib.import_module(module), function)
+    write: Callable[[object, Style], list[str]] = named(writer)
     return write(report, style)

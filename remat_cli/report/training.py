@@ -95,16 +95,16 @@ class MaxBatchReport(msgspec.Struct, frozen=True, kw_only=True):
         lines += ["interrupted: larger batches than these may fit", ""] if self.interrupted else []
         lines.append(f"largest batch, keep all    {self.keep_all_batch or 'none: not even one sample fits'}")
         lines.append(f"largest batch, recomputing {self.max_batch or 'none was found'}{_ratio(self)}")
-        lines += _next_step(self)
+        # What to do where nothing fits.
+        if self.max_batch or not self.probes:
+            next_step = []
+        else:
+            needed = format_bytes(self.probes[0].baseline_peak_bytes)
+            next_step = [
+                f"one sample needs {needed} when everything is kept: raise --budget, or the solver's --time-limit"
+            ]
+        lines += next_step
         return [*lines, "", *columns([HEADINGS, *(_row(probe) for probe in self.probes)], "><>>>>>")]
-
-
-def _next_step(report: MaxBatchReport) -> list[str]:
-    """What to do where nothing fits."""
-    if report.max_batch or not report.probes:
-        return []
-    needed = format_bytes(report.probes[0].baseline_peak_bytes)
-    return [f"one sample needs {needed} when everything is kept: raise --budget, or the solver's --time-limit"]
 
 
 def _ratio(report: MaxBatchReport) -> str:

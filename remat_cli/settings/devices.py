@@ -1,4 +1,4 @@
-"""What concerns devices in the settings: names, description files, threads, and budgets per memory."""
+"""Settings of devices: names, description files, threads, and the budget of each memory."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.values.budget import Budget, parse_budget
+from remat_cli.core.values.budget import AskedBudget, parse_budget
 from remat_cli.core.values.profile import DeviceSpec, LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_spec
 from remat_cli.settings.spill import parse_spill
@@ -61,11 +61,11 @@ def with_threads(specs: Sequence[DeviceSpec], threads: int) -> tuple[tuple[Devic
     return (msgspec.structs.replace(named_spec("cpu"), threads=first.threads),), first.threads
 
 
-def described_budget(specs: Sequence[DeviceSpec]) -> Budget | None:
-    """The budget that the devices' own descriptions come to, if any has one."""
+def described_budget(specs: Sequence[DeviceSpec]) -> AskedBudget | None:
+    """Join the budgets that the devices' own descriptions give, if any does."""
     own = _own_budgets(specs)
     text = ",".join(f"{name}={budget.text}" for name, budget in own.items())
-    return Budget(text, "per_device", devices=tuple(own.items())) if own else None
+    return AskedBudget(text, "per_device", devices=tuple(own.items())) if own else None
 
 
 def read_device(file: Path) -> DeviceSpec:
@@ -81,7 +81,11 @@ def read_device(file: Path) -> DeviceSpec:
         given = f", not '{values['provider']}'" if values.get("provider") else ", and none is given"
         raise ConfigError(f"device file {file}: provider must be one of {', '.join(PROVIDERS)}{given}")
     values = {"name": file.stem, **values, "links": _links(values.get("links"), file)}
-    values["options"] = {str(key): _option_text(value) for key, value in _mapping(values.get("options"), file).items()}
+    options = values.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise ConfigError(f"device file {file}: options must map names to values")
+    texts = ((key, int(value) if isinstance(value, bool) else value) for key, value in (options or {}).items())
+    values["options"] = {str(key): str(value) for key, value in texts}  # as the runtime takes them: true is 1
     try:
         if values.get("spill") is not None:
             values["spill"] = msgspec.to_builtins(parse_spill(values["spill"]))
@@ -94,8 +98,8 @@ def read_device(file: Path) -> DeviceSpec:
     return spec if "memory" in values else msgspec.structs.replace(spec, memory=provider.memory_of(spec.index))
 
 
-def memory_budgets(budget: Budget | None, specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
-    """The budget of each memory that the devices use, in the order of the devices.
+def by_memory(budget: AskedBudget, specs: Sequence[DeviceSpec]) -> AskedBudget:
+    """The budget with a part for each memory that the devices use, in the order of the devices, or one for all.
 
     One percentage means the same share of each. A budget may name a device or its memory; what it does not name has
     the budget of the device's description.
@@ -105,10 +109,10 @@ def memory_budgets(budget: Budget | None, specs: Sequence[DeviceSpec]) -> dict[s
             `min` for several.
     """
     memories = tuple(dict.fromkeys(spec.memory for spec in specs))
-    if budget is not None and budget.kind != "per_device":
-        return dict.fromkeys(memories, _for_all(budget, memories))
-    found: dict[str, Budget] = {}
-    for name, part in budget.devices if budget is not None else ():
+    if budget.kind != "per_device":
+        return _for_all(budget, memories)
+    found: dict[str, AskedBudget] = {}
+    for name, part in budget.devices:
         _put(found, _memory_named(name, specs), part, specs)
     for memory, own in _own_budgets(specs).items():
         found.setdefault(memory, own)
@@ -117,19 +121,19 @@ def memory_budgets(budget: Budget | None, specs: Sequence[DeviceSpec]) -> dict[s
     if len(memories) > 1:
         for memory in memories:
             _for_all(found[memory], (memory,) if found[memory].kind != "min" else memories)
-    return {memory: found[memory] for memory in memories}
+    return msgspec.structs.replace(budget, devices=tuple((memory, found[memory]) for memory in memories))
 
 
-def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, Budget]:
+def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, AskedBudget]:
     """Budgets by memory from the devices' own descriptions."""
-    own: dict[str, Budget] = {}
+    own: dict[str, AskedBudget] = {}
     for spec in specs:
         if spec.budget is not None:
             _put(own, spec.memory, parse_budget(spec.budget), specs)
     return own
 
 
-def _put(found: dict[str, Budget], memory: str, budget: Budget, specs: Sequence[DeviceSpec]) -> None:
+def _put(found: dict[str, AskedBudget], memory: str, budget: AskedBudget, specs: Sequence[DeviceSpec]) -> None:
     """Give a memory its budget, once."""
     before = found.setdefault(memory, budget)
     if (before.kind, before.bytes, before.fraction) != (budget.kind, budget.bytes, budget.fraction):
@@ -137,8 +141,8 @@ def _put(found: dict[str, Budget], memory: str, budget: Budget, specs: Sequence[
         raise ConfigError(f"budgets {before.text} and {budget.text}: {sharing} share memory '{memory}', give it one")
 
 
-def _for_all(budget: Budget, memories: tuple[str, ...]) -> Budget:
-    """One budget that is to hold for each of several memories."""
+def _for_all(budget: AskedBudget, memories: tuple[str, ...]) -> AskedBudget:
+    """Check that one budget can hold for each of several memories."""
     if len(memories) == 1 or budget.kind == "fraction":
         return budget
     names = ", ".join(memories)
@@ -188,17 +192,6 @@ def _links(value: object, file: Path) -> list[dict[str, Any]]:
     for link in value:
         _check_keys(link, LinkSpec, f"device file {file}, links")
     return value
-
-
-def _mapping(value: object, file: Path) -> dict[Any, Any]:
-    if value is not None and not isinstance(value, dict):
-        raise ConfigError(f"device file {file}: options must map names to values")
-    return value or {}
-
-
-def _option_text(value: object) -> str:
-    """An option as the runtime takes it; YAML's true and false are 1 and 0."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _check_values(spec: DeviceSpec, file: Path) -> None:

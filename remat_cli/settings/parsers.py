@@ -1,4 +1,4 @@
-"""Texts of flags and values of YAML files as settings have them."""
+"""Parsers of flags and of YAML values, one per setting: the only place where these texts are read."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
-from remat_cli.core.schedule.splits import SplitAxis, SplitMode, parse_split_axis
-from remat_cli.core.values.budget import Budget, parse_budget, parse_share
+from remat_cli.core.schedule.splits import SplitMode, parse_split_axis
+from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
 from remat_cli.core.values.sizes import SizeLimit, SizeRange
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
@@ -101,18 +101,6 @@ def parse_options(value: object) -> dict[str, Any]:
     return {key.replace("-", "_"): v for key, v in parse_pairs(value, "=", "option", "--option max_copies=2").items()}
 
 
-def _parse_gap(value: object) -> Fraction:
-    return _parse_small_share(value, "gap", 1)
-
-
-def _parse_max_overhead(value: object) -> Fraction | None:
-    return None if value is None else _parse_small_share(value, "max overhead", 100)
-
-
-def _parse_race(value: object) -> Fraction:
-    return _parse_small_share(value, "race", 1)
-
-
 def _parse_small_share(value: object, what: str, most: int) -> Fraction:
     """A share; without a percent sign a number above 1 is refused, since 20 would hardly mean 2000 %."""
     share = parse_share(str(value), what)
@@ -121,7 +109,7 @@ def _parse_small_share(value: object, what: str, most: int) -> Fraction:
     return share
 
 
-def _parse_budget(value: object) -> Budget:
+def _parse_budget(value: object) -> AskedBudget:
     if isinstance(value, dict):
         value = ",".join(f"{device}={amount}" for device, amount in value.items())
     return parse_budget(str(value))
@@ -141,10 +129,6 @@ def _parse_verify(value: object) -> str:
     if word not in get_args(VerifyMode):
         raise ConfigError(f"verify '{word}' is not a mode: write true, false, fast or thorough")
     return word
-
-
-def _parse_axis(value: object) -> SplitAxis:
-    return parse_split_axis(str(value))
 
 
 def _parse_solvers(value: object) -> object:
@@ -171,17 +155,13 @@ def _parse_memory_limit(value: object) -> int:
     return limit
 
 
-def _parse_paths(value: object) -> tuple[Path, ...]:
-    return tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,)))
-
-
 PARSERS: Mapping[str, Callable[[object], object]] = {
     "budget": _parse_budget,
-    "max_overhead": _parse_max_overhead,
-    "gap": _parse_gap,
-    "race": _parse_race,
+    "max_overhead": lambda value: None if value is None else _parse_small_share(value, "max overhead", 100),
+    "gap": lambda value: _parse_small_share(value, "gap", 1),
+    "race": lambda value: _parse_small_share(value, "race", 1),
     "split": _parse_split,
-    "split_axis": _parse_axis,
+    "split_axis": lambda value: parse_split_axis(str(value)),
     "max_tensor": _parse_max_tensor,
     "verify": _parse_verify,
     "time_limit": parse_seconds,
@@ -196,7 +176,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "input_shapes": parse_input_shapes,
     "train": parse_train,
     "inputs": _parse_path,
-    "custom_ops": _parse_paths,
+    "custom_ops": lambda value: tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,))),
     "output": _parse_path,
     "plan": _parse_path,
     "svg": _parse_path,

@@ -12,7 +12,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores
 from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
-from remat_cli.core.values.budget import Budget, Scope, parse_budget
+from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
@@ -21,7 +21,7 @@ from remat_cli.core.values.training import TrainOptions
 from remat_cli.core.values.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
 from remat_cli.settings import cache_place
-from remat_cli.settings.devices import described_budget, memory_budgets, with_threads
+from remat_cli.settings.devices import by_memory, described_budget, with_threads
 from remat_cli.settings.parsers import PARSERS
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 
@@ -64,7 +64,7 @@ class Settings(
     afterwards). `cache_dir` holds measured profiles.
     """
 
-    budget: Budget | None = None
+    budget: AskedBudget | None = None
     budget_scope: Scope | Literal["total"] | None = None
     max_overhead_share: Fraction | None = None
     devices: tuple[DeviceSpec, ...] = (named_spec("cpu"),)
@@ -115,11 +115,6 @@ class Settings(
     cache_dir: Path = Path()
 
     @property
-    def asked_budget(self) -> Budget | None:
-        """The budget; where only tensors are to be small, what the model needs."""
-        return parse_budget("100%") if self.budget is None and self.max_tensor_bytes is not None else self.budget
-
-    @property
     def solver_options(self) -> dict[str, Any]:
         """Options of the chosen solver: the file's under the command line's."""
         return {**self.solvers.get(self.solver, {}), **self.options}
@@ -136,12 +131,12 @@ class Settings(
 
     @property
     def scope(self) -> Scope:
-        """What a budget bounds where the command has no choice of its own; `total` is an older name of `live`."""
+        """What a budget bounds, by default everything that is live; `total` is an older name of `live`."""
         return "live" if self.budget_scope is None or self.budget_scope == "total" else self.budget_scope
 
     @property
     def compile_scope(self) -> Scope:
-        """What a budget bounds that a model is compiled to: bytes on the CPU alone are those of the process.
+        """What the budget of a compile bounds: bytes on the CPU alone bound the process.
 
         Raises:
             ConfigError: a process is to be bound by what cannot say so.
@@ -175,11 +170,6 @@ class Settings(
         return SizeFamily(ranges, self.limits, fixed) if ranges else None
 
     @property
-    def _corner(self) -> dict[str, int]:
-        """The sizes that a plan for a family is made for."""
-        return {} if self.family is None else self.family.corners[0]
-
-    @property
     def conditions(self) -> Conditions:
         """What stages need to know about the model and the machine.
 
@@ -188,10 +178,12 @@ class Settings(
         """
         if self.spill is not None:
             _check_spill(self.spill, self.devices)
+        family = self.family
+        corner = {} if family is None else family.corners[0]  # the sizes that a plan for a family is made for
         return Conditions(
             devices=self.devices,
-            dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | self._corner,
-            family=self.family,
+            dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | corner,
+            family=family,
             input_shapes=self.input_shapes,
             inputs=self.inputs,
             seed=self.seed,
@@ -222,15 +214,6 @@ class Settings(
             self.race_share,
             self.max_tensor_bytes,
         )
-
-    @property
-    def budgets(self) -> dict[str, Budget]:
-        """The budget of each memory.
-
-        Raises:
-            ConfigError: a memory without budget or with two, or a budget that cannot hold for each of several.
-        """
-        return memory_budgets(self.asked_budget, self.devices)
 
 
 class Outputs(msgspec.Struct, frozen=True):
@@ -277,7 +260,7 @@ def keep_kernels() -> None:
 
 
 def _settled(settings: Settings) -> Settings:
-    """The settings with devices checked.
+    """Settle what depends on devices: threads, and budgets and spill of their descriptions.
 
     One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
 
@@ -291,7 +274,7 @@ def _settled(settings: Settings) -> Settings:
 
 
 def _check_spill(spill: SpillSpec, devices: Sequence[DeviceSpec]) -> None:
-    """A disk lies behind the CPU's memory, the host behind that of another device.
+    """Refuse memories to page to that do not lie behind the device's: a disk behind the CPU's, the host behind others.
 
     Raises:
         ConfigError: not behind these.
@@ -309,15 +292,26 @@ def _check_spill(spill: SpillSpec, devices: Sequence[DeviceSpec]) -> None:
         )
 
 
-def require_budget(settings: Settings) -> Budget:
-    """The budget.
+def require_budget(settings: Settings) -> AskedBudget:
+    """The budget as it was written; where only tensors are to be small, what the model needs.
 
     Raises:
         ConfigError: none was given.
     """
-    if settings.asked_budget is None:
+    if settings.budget is not None:
+        return settings.budget
+    if settings.max_tensor_bytes is None:
         raise ConfigError("no budget: add --budget 512MiB, --budget 80% or --budget min")
-    return settings.asked_budget
+    return WHOLE
+
+
+def asked_budget(settings: Settings, scope: Scope) -> AskedBudget:
+    """The budget of each memory, and what it bounds: all that is known before a baseline is.
+
+    Raises:
+        ConfigError: there is none; a memory has none or two, or the budget cannot hold for each of several.
+    """
+    return by_memory(require_budget(settings), settings.devices).bounding(scope)
 
 
 def output_paths(model: Path, settings: Settings) -> Outputs:
@@ -356,7 +350,7 @@ def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_values(settings: Settings) -> None:
-    """Check what no parser has looked at."""
+    """Check values that have no parser."""
     for name in ("seed", "threads", "intra_op_threads"):
         if getattr(settings, name) < 0:
             raise ConfigError(f"{name} = {getattr(settings, name)} must not be negative")

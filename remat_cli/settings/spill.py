@@ -1,4 +1,4 @@
-"""Memories that values may wait in, as users write them."""
+"""Parse the memory that values may wait in, from a flag or a file."""
 
 from pathlib import Path
 from typing import Any

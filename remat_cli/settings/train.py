@@ -1,4 +1,4 @@
-"""What concerns training in the settings, and `name=value` texts."""
+"""Settings of training, and parsing of `name=value` texts."""
 
 from pathlib import Path
 from typing import Any

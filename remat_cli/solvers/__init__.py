@@ -1,6 +1,5 @@
 """The registry of solvers and the one way to run them: `solve` runs, times and judges."""
 
-import importlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +8,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import BrokenSolver, ConfigError, InvalidSchedule
+from remat_cli.base.named import named
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import Problem
@@ -68,8 +68,7 @@ def pager_class(name: str) -> Any:
     """
     if name not in PAGERS:
         raise ConfigError(f"no solver named '{name}' plans with --spill; there are: {', '.join(PAGERS)}")
-    module, _, attribute = PAGERS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return named(PAGERS[name])
 
 
 def make_solver(name: str, options: Mapping[str, Any] | None = None) -> Solver:
@@ -96,8 +95,7 @@ def solver_class(name: str) -> Any:
         raise ConfigError(f"solver '{name}' plans with a memory to page to: {ADD_SPILL}")
     if name not in SOLVERS:
         raise ConfigError(f"no solver named '{name}'; there are: {', '.join(SOLVERS)}")
-    module, _, attribute = SOLVERS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return named(SOLVERS[name])
 
 
 def must_search(problem: Problem) -> bool:

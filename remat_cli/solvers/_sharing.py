@@ -6,7 +6,6 @@ merged gets storage of its own, which is more than the judge counts, never less.
 """
 
 import heapq
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -19,7 +18,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import OpSpec, Problem, TensorSpec
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._precedence import readers_of
-from remat_cli.solvers.base import Judge
+from remat_cli.solvers.base import Judge, Reason
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -74,9 +73,9 @@ class Condensed:
             return Schedule.of_ops(list(range(len(self.groups))))
         return nearest
 
-    def in_original_terms(self, reason: str) -> str:
-        """A reason that speaks of condensed ops (`op 7`) in terms of original ones: of the first of each group."""
-        return re.sub(r"\bop ([0-9]+)\b", lambda match: f"op {self.groups[int(match[1])][0]}", reason)
+    def in_original_terms(self, reason: Reason) -> Reason:
+        """A reason that speaks of condensed ops in terms of original ones: of the first of each group."""
+        return reason.renumbered([group[0] for group in self.groups])
 
 
 def condense(problem: Problem) -> Condensed:

@@ -1,9 +1,11 @@
 """The one interface of all solvers: Problem and Limits in, Solution out. The judge decides the rest."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
 
 from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import Problem
@@ -16,6 +18,7 @@ __all__ = [
     "Limits",
     "Order",
     "ProvedFloor",
+    "Reason",
     "Solution",
     "Solver",
     "SolverRun",
@@ -23,6 +26,26 @@ __all__ = [
     "Status",
     "never",
 ]
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a solver does not take a problem: `words` with a `{}` for each of `ops`, so that anybody can name them."""
+
+    words: str
+    ops: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """With ops by their numbers."""
+        return self.words.format(*self.ops)
+
+    def named(self, names: Sequence[str]) -> str:
+        """With ops by their names; one without a name keeps its number."""
+        return self.words.format(*(names[op] if op < len(names) and names[op] else op for op in self.ops))
+
+    def renumbered(self, ops: Sequence[int]) -> "Reason":
+        """The same of another problem, of which each op here is this one."""
+        return Reason(self.words, tuple(ops[op] for op in self.ops))
+
 
 Order = Literal["free", "keep"]
 Judge: TypeAlias = Callable[[Problem, Schedule], Plan]
@@ -141,7 +164,7 @@ class Solver(Protocol):
     takes: ClassVar[str]
     proves: ClassVar[str]
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """None, or the reason why this solver cannot take the problem."""
         ...
 

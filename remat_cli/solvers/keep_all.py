@@ -8,7 +8,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.placing import fastest_schedule
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers.base import Limits, Solution, Status
+from remat_cli.solvers.base import Limits, Reason, Solution, Status
 
 
 class KeepAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,12 +23,12 @@ class KeepAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     takes: ClassVar[str] = "Everything whose values can get from each op's fastest device to their readers'."
     proves: ClassVar[str] = "optimal when it fits and moves nothing between devices"
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         try:
             fastest_schedule(problem)
         except ModelError as reason:
-            return str(reason)
+            return Reason(str(reason))
         return None
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:

@@ -11,7 +11,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import BestPlan, Limits, Solution
+from remat_cli.solvers.base import BestPlan, Limits, Reason, Solution
 from remat_cli.solvers.search import rows
 from remat_cli.solvers.search.state import make_net
 from remat_cli.solvers.search.tracks import (
@@ -54,9 +54,9 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: float = 0.0
     orders: int = 60
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return None if len(problem.devices) == 1 else "it places every op on one device"
+        return None if len(problem.devices) == 1 else Reason("it places every op on one device")
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """The compiled functions that the search needs."""

@@ -12,7 +12,7 @@ import msgspec
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers.base import Limits, Solution, Solver, Status
+from remat_cli.solvers.base import Limits, Reason, Solution, Solver, Status
 from remat_cli.solvers.bounds.devices import improving_device_bounds
 from remat_cli.solvers.placing.exact import solve_exact
 from remat_cli.solvers.placing.session import Knowledge
@@ -59,7 +59,7 @@ class PlacementSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact_ops: int = 15
     patience: float = 20.0
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return None
 

@@ -13,7 +13,7 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers._portfolio_exact import Finisher
-from remat_cli.solvers.base import Limits, Order, ProvedFloor, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Order, ProvedFloor, Reason, Solution, Space, Status
 from remat_cli.solvers.bounds.improving import improving_bounds
 from remat_cli.solvers.floor.proof import impossible
 
@@ -51,7 +51,7 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proof: float = 10.0
     exact_ops: int = 300
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return None
 

@@ -15,7 +15,7 @@ from bench.classics_plot import line_of, ratio_svg
 from bench.classics_report import TABLE_2, duel_finding, markdown
 from bench.classics_stats import duels, failures, is_refusal, optimum, ratio
 from remat_cli.contest.bench_file import Bench, Target
-from tests.report.bench_runs import bench_run, without_plan
+from tests.contest.report.bench_runs import bench_run, without_plan
 
 NETWORK = "vgg19_bs256_224_train"
 REFUSAL = "solver rotor cannot take this problem: op 3 is read by two stages"

@@ -38,7 +38,7 @@ def fitted(more_bytes, *, least=False):
     problem = chain_training(8)
     plan = baseline(problem)
     question = BudgetQuestion(problem.with_budget(8), plan, "asked")
-    first = replace(answer(question, SEARCH, silent()), question=replace(question, least=least))
+    first = replace(answer(question, SEARCH, silent()), question=replace(question, origin="min" if least else "typed"))
     built = []
 
     def build(found):

@@ -37,6 +37,6 @@ def planned(promised_bytes: int) -> PlannedModel:
 def test_what_a_form_needs_on_top_is_part_of_what_the_plan_may_hold(monkeypatch, promised_bytes):
     """Else verification would find that a session needs more than its budget, though the process has room for it."""
     monkeypatch.setattr(process, "plan_model", lambda *asked: planned(promised_bytes))
-    request = CompileRequest(None, "50MiB", {"cpu": parse_budget("50MiB")}, "process", None, None)
+    request = CompileRequest(None, parse_budget("50MiB").bounding("process"), None, None)
     planning = ProcessPlanning(None, None, request, Path(), silent())
     assert planning._within(TARGET_BYTES).answer.question.budget_bytes == max(TARGET_BYTES, promised_bytes)

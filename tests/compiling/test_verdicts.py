@@ -32,7 +32,9 @@ UNCUT = SplitObstacle("op 'f' cannot be cut", True, op=0)
 def planned(status: Status, *, least: bool = False, time_ns: int | None = None) -> PlannedModel:
     """A plan, or none, by a solver that ended so; `time_ns`: of a plan that takes so long."""
     problem = tiny_problem()
-    question = BudgetQuestion(problem, structs.replace(baseline(problem), time_ns=BASE_NS), "50%", least)
+    question = BudgetQuestion(
+        problem, structs.replace(baseline(problem), time_ns=BASE_NS), "50%", "min" if least else "share"
+    )
     plan = None if time_ns is None else structs.replace(question.baseline, time_ns=time_ns)
     run = SolverRun(
         solver="auto", seed=0, status=status, space="free", floor=ProvedFloor(9, (0,)), seconds=1.0, plan=plan

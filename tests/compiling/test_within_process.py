@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from remat_cli.compiling.process.within_process import ProcessBudget, fastest_within
+from remat_cli.compiling.process.within_process import fastest_within
+from remat_cli.core.values.budget import Budget
 
 MOST_BYTES = 1000
 
 
-def searched(tries: int, needs, slowest_ns: int = 2000, most_live_bytes: int = MOST_BYTES):
+def searched(tries: int, needs, slowest_ns: int = 2000, uncounted_bytes: int = 0):
     """Plans that are the faster the more may be live, down to 1000 ns, and what was asked for."""
     asked: list[int] = []
 
@@ -22,8 +23,9 @@ def searched(tries: int, needs, slowest_ns: int = 2000, most_live_bytes: int = M
             answer=SimpleNamespace(question=question),
         )
 
-    budget = ProcessBudget(MOST_BYTES, most_live_bytes)
-    return fastest_within(budget, tries, plan_for, lambda found: needs(found.written.promised_bytes)), asked
+    budget = Budget(MOST_BYTES, "process", "typed")
+    best = fastest_within(budget, uncounted_bytes, tries, plan_for, lambda found: needs(found.written.promised_bytes))
+    return best, asked
 
 
 def test_what_costs_nothing_is_taken_at_once():
@@ -45,7 +47,7 @@ def test_too_much_is_taken_off():
 
 
 def test_more_may_be_live_where_some_of_it_is_mapped():
-    found, _ = searched(6, lambda live: live - 500, most_live_bytes=1500)
+    found, _ = searched(6, lambda live: live - 500, uncounted_bytes=500)
     assert found.written.promised_bytes > MOST_BYTES
 
 

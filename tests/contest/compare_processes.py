@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from remat_cli.contest.report.bench_run import BenchCase, BenchRun, joined
 from remat_cli.contest.runner import Job, solve_case
-from remat_cli.report.contest.bench_run import BenchCase, BenchRun, joined
 
 
 class HereProcess:

@@ -8,8 +8,8 @@ import sys
 import time
 
 from remat_cli.base.processes import Tell
+from remat_cli.contest.report.bench_run import BenchRun
 from remat_cli.contest.runner import Job
-from remat_cli.report.contest.bench_run import BenchRun
 
 
 def give_up(job: Job, tell: Tell) -> BenchRun:

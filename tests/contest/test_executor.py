@@ -8,8 +8,8 @@ from pathlib import Path
 
 from remat_cli.base.progress import silent
 from remat_cli.contest.executor import on_executor
+from remat_cli.contest.report.bench_run import BenchCase
 from remat_cli.contest.runner import Job, run_case, run_side_by_side
-from remat_cli.report.contest.bench_run import BenchCase
 
 INSTANCE = Path(__file__).resolve().parents[2] / "bench" / "instances" / "sample_unet.json"
 

@@ -8,12 +8,12 @@ import pytest
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.page_answer import abstract_terms
+from remat_cli.contest.report.bench_run import BenchCase
 from remat_cli.contest.runner import Job, measure
 from remat_cli.contest.solving import is_pager, made, names_of, solved
 from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.spill import HOST, SpillSpec
-from remat_cli.report.contest.bench_run import BenchCase
 from remat_cli.solvers import PAGERS, SOLVERS
 from remat_cli.solvers.base import Limits
 

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import ast
 import contextlib
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import remat_cli
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.values.budget import Budget, describe_bytes, parse_budget, parse_share, resolve
+from remat_cli.core.values.budget import WHOLE, AskedBudget, Budget, describe_bytes, parse_budget, parse_share, resolve
 
+PACKAGE = Path(remat_cli.__file__).parent
 SIZES = {"": 1, "MiB": 2**20, "GB": 10**9, "K": 2**10, "kb": 10**3, "B": 1}
 
 
@@ -93,29 +97,44 @@ def test_a_plain_budget_is_every_devices():
 
 
 @pytest.mark.parametrize(
-    ("text", "scope", "total"),
+    ("text", "scope", "budget"),
     [
-        ("80%", "total", 100 + 721),  # 0.8 x 901 = 720.8, rounded up
-        ("80%", "activations", 100 + 721),
-        ("100%", "total", 1001),
-        ("500", "total", 500),
-        ("500", "activations", 600),
+        ("80%", "live", Budget(100 + 721, "live", "share")),  # 0.8 x 901 = 720.8, rounded up
+        ("80%", "activations", Budget(100 + 721, "live", "share")),
+        ("100%", "live", Budget(1001, "live", "share")),
+        ("500", "live", Budget(500, "live", "typed")),
+        ("500", "activations", Budget(600, "live", "typed")),
+        ("500", "process", Budget(500, "process", "typed")),
+        ("1001", "live", Budget(1001, "live", "share")),
+        ("1001", "process", Budget(1001, "process", "typed")),
+        ("min", "live", Budget(1001, "live", "min")),
     ],
 )
-def test_resolve(text, scope, total):
-    assert resolve(parse_budget(text), 100, 1001, scope) == total
+def test_resolve(text, scope, budget):
+    assert resolve(parse_budget(text).bounding(scope), 100, 1001) == budget
+
+
+@pytest.mark.parametrize(("scope", "bytes_"), [("process", 300), ("live", 300), ("activations", 400)])
+def test_what_a_process_leaves_to_live_tensors_says_so(scope, bytes_):
+    left = parse_budget("cpu=500").bounding(scope).leaving(300)
+    assert left.text == "cpu=500"
+    assert resolve(left.for_device("cpu"), 100, 1001) == Budget(bytes_, "live", "process")
+
+
+def test_only_a_budget_on_the_process_bounds_one():
+    assert parse_budget("cpu=500").bounding("process").process_bytes == 500
+    assert parse_budget("500").process_bytes is None
 
 
 def test_resolve_is_exact_where_floats_are_not():
     peak = 10**17 + 1
-    assert resolve(parse_budget("10%"), 0, peak) == 10**16 + 1
-    assert resolve(parse_budget("70%"), 0, 10) == 7  # 0.7 x 10 in floats is 7.000000000000001 on some routes
+    assert resolve(parse_budget("10%"), 0, peak).bytes == 10**16 + 1
+    assert resolve(parse_budget("70%"), 0, 10).bytes == 7  # 0.7 x 10 in floats is 7.000000000000001 on some routes
 
 
-def test_min_and_per_device_have_no_single_number():
-    for text in ("min", "cpu=1"):
-        with pytest.raises(ConfigError):
-            resolve(parse_budget(text), 0, 10)
+def test_a_budget_per_device_has_no_single_number():
+    with pytest.raises(ConfigError):
+        resolve(parse_budget("cpu=1"), 0, 10)
 
 
 @given(st.integers(1, 10**15), st.sampled_from(sorted(SIZES)), st.sampled_from(["", " "]))
@@ -126,7 +145,7 @@ def test_sizes_round_trip(count, unit, blank):
 @given(st.integers(1, 10_000), st.integers(0, 10**12), st.integers(0, 10**12))
 def test_a_percentage_lies_between_fixed_and_baseline(hundredths, fixed, above):
     budget = parse_budget(f"{hundredths // 100}.{hundredths % 100:02d}%")
-    total = resolve(budget, fixed, fixed + above)
+    total = resolve(budget, fixed, fixed + above).bytes
     assert fixed <= total <= fixed + above
     assert total - fixed == -(-hundredths * above // 10_000)
 
@@ -134,7 +153,23 @@ def test_a_percentage_lies_between_fixed_and_baseline(hundredths, fixed, above):
 @given(st.text(max_size=12))
 def test_any_text_is_a_budget_or_a_clear_error(text):
     with contextlib.suppress(ConfigError):
-        assert isinstance(parse_budget(text), Budget)
+        assert isinstance(parse_budget(text), AskedBudget)
+
+
+def test_budgets_are_parsed_at_the_edge_and_resolved_in_one_file():
+    """Of the rooms that a compile goes through, only settings read texts; benches have files of their own."""
+    users: dict[str, set[str]] = {"parse_budget": set(), "resolve": set()}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "remat_cli.core.values.budget":
+                for name in users.keys() & {each.name for each in node.names}:
+                    users[name].add(file.relative_to(PACKAGE).as_posix())
+    assert users["resolve"] == {"compiling/ask.py"}
+    assert {file.partition("/")[0] for file in users["parse_budget"]} == {"settings", "contest"}
+
+
+def test_what_all_is_is_100_percent():
+    assert parse_budget("100%") == WHOLE
 
 
 def test_share():

@@ -15,7 +15,7 @@ from remat_cli.onnx_io.read.load import DimBindings, load
 from remat_cli.onnx_io.write.primers import can_be_primed, primed, without_primers
 from remat_cli.onnx_io.write.save import save
 from remat_cli.onnx_io.write.steady import steady
-from remat_cli.ort_rules.primers import COPY_BYTES, PREFIX, PRODUCTS, SMALL_BYTES, SMALL_COPIES_BYTES, SMALL_PRODUCTS
+from remat_cli.ort_rules.primers import COPY_BYTES, PREFIX, PRODUCTS, SMALL_COPIES_BYTES, SMALL_PRODUCTS
 from remat_cli.ort_rules.steady import BODY, SteadyForm
 from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
@@ -48,11 +48,20 @@ def test_outputs_and_what_a_run_holds_are_the_same(tmp_path, opset):
     assert runs[1].executed == runs[0].executed == ("first", "second")
     assert runs[1].live_bytes == runs[0].live_bytes
     more_bytes = runs[1].baseline_bytes - runs[0].baseline_bytes
-    # The weight of the large ones, whose copy a file with packed copies maps, and one copy of each small size.
+    # The weight of the large ones, whose copy a file with packed copies maps, and one small copy.
     assert more_bytes == COPY_BYTES + SMALL_COPIES_BYTES
     sessions = [ort.InferenceSession(tmp_path / name) for name in ("plain.onnx", "primed.onnx")]
     one, other = (session.run(None, FEEDS)[0] for session in sessions)
     assert one.tobytes() == other.tobytes()
+
+
+def test_a_branch_keeps_nothing_more(tmp_path):
+    """Of the small weights only one copy: what a file takes live is known before it is written."""
+    plain = steady(sample(), SteadyForm())
+    for name, model in (("plain.onnx", plain), ("primed.onnx", primed(plain))):
+        save(model, tmp_path / name)
+    runs = [run_profiled(tmp_path / name, FEEDS, SessionSettings()) for name in ("plain.onnx", "primed.onnx")]
+    assert runs[1].baseline_bytes - runs[0].baseline_bytes == COPY_BYTES + SMALL_COPIES_BYTES
 
 
 def test_each_product_packs(tmp_path):
@@ -67,7 +76,7 @@ def test_each_product_packs(tmp_path):
     )
     small = [count for name, count in found.items() if name != f"{PREFIX}weight"]
     assert found[f"{PREFIX}weight"] == PRODUCTS + 1
-    assert small == [1] * SMALL_PRODUCTS * len(SMALL_BYTES)  # each is dropped alone
+    assert small == [1] * SMALL_PRODUCTS  # each is dropped alone
 
 
 def test_they_come_first_in_the_graph_that_packs():

@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.read.load import DimBindings, load, save
 from remat_cli.onnx_io.write.steady import EARLY_KEY, can_be_steady, form_of, seen_through, steady, weight_bytes_of
 from remat_cli.ort_rules.steady import BODY, PREFIX, SteadyForm
@@ -107,6 +108,15 @@ def test_a_model_is_read_through_the_form(tmp_path):
     source = load(path, DimBindings())
     assert [node.name for node in source.ir.graph] == ["mul", "add", "choose", "sub", "cast", "sum"]
     assert [port.name for port in source.interface.outputs] == ["y", "z"]
+
+
+def test_a_form_without_its_metadata_is_refused_by_name(tmp_path):
+    path = tmp_path / "stripped.onnx"
+    model = steady(opened(), FORMS[1])
+    model.metadata_props.clear()
+    save(model, path)
+    with pytest.raises(ModelError, match="took its remat metadata out: use the model that it was made from"):
+        load(path, DimBindings())
 
 
 def test_the_model_that_is_given_stays_as_it_is():

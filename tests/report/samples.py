@@ -374,7 +374,8 @@ def obstacle_report() -> CompileReport:
 
 
 def split_inspect_report() -> InspectReport:
-    return inspect_plan(Path("net.plan.json"), split_plan_file())
+    report = inspect_plan(Path("net.plan.json"), split_plan_file())
+    return msgspec.structs.replace(report, promises=())  # as if nobody had verified it
 
 
 def proposal_report() -> InspectReport:

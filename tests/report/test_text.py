@@ -12,7 +12,8 @@ from remat_cli.report import render_text
 from remat_cli.report.profile import CacheReport
 from remat_cli.report.solve import OptionEntry, SolverEntry, SolversReport
 from remat_cli.report.style import Style, columns, duration, folded, percent, shorten
-from tests.report import compare_samples, device_samples, samples
+from tests.contest.report import compare_samples
+from tests.report import device_samples, samples
 
 GOLDEN = Path(__file__).parent / "golden"
 

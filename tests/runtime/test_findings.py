@@ -7,7 +7,8 @@ import pytest
 from remat_cli.base.errors import DeviceLost, RuntimeFailure
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime.measure.findings import Losing, OpFinding
-from remat_cli.runtime.sessions._ort import one_line, runtime_errors
+from remat_cli.runtime.sessions._ort import runtime_errors
+from remat_cli.runtime.sessions.error_text import one_line
 
 LOST, CRASHED = DeviceLost("gone"), RuntimeFailure("killed by signal 11")
 A, B = OpFinding("a", reason="it crashed"), OpFinding("b", reason="it crashed")

@@ -24,7 +24,7 @@ from remat_cli.runtime.measure.profilers import ProfileRequest, measure, time_wh
 from remat_cli.runtime.observe.caps import Trial, runs_under
 from remat_cli.runtime.observe.hard_limit import HardLimitJob, limit_kind, runs_under_limit
 from remat_cli.runtime.sessions import guard
-from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions._ort import Doing, pack_all, run_fresh
 from remat_cli.runtime.sessions.guard import guarded
 from remat_cli.runtime.sessions.session import SessionSettings, first_sight, optimize, run_profiled
 from remat_cli.settings.settings import load_settings
@@ -74,9 +74,9 @@ def greedy(tmp_path):
 
 
 def test_what_the_run_returns_and_raises_comes_through():
-    assert guarded(lambda options: 7, 5, "it") == 7
+    assert guarded(lambda options: 7, 5, Doing("it")) == 7
     with pytest.raises(KeyError):
-        guarded(lambda options: {}["absent"], 5, "it")
+        guarded(lambda options: {}["absent"], 5, Doing("it"))
 
 
 @pytest.mark.parametrize("run", [first_sight, run_profiled, lambda *words: time_whole(*words, 0.1)])
@@ -190,7 +190,7 @@ def test_a_run_for_which_there_is_no_thread_is_refused(monkeypatch, failing):
     monkeypatch.setattr(guard._thread, "start_new_thread", start)
     monkeypatch.setattr(guard, "START_SECONDS", 0.01)
     with pytest.raises(RuntimeFailure, match="there is no memory left to begin it; allow more with --memory-limit"):
-        guard.guarded(lambda options: 1, 10.0, "running m.onnx")
+        guard.guarded(lambda options: 1, 10.0, Doing("running ", "m.onnx"))
 
 
 def limits(job, advance):

@@ -9,7 +9,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.core.values.profile import LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.settings.devices import read_device
-from remat_cli.settings.settings import load_settings
+from remat_cli.settings.settings import asked_budget, load_settings
 
 DEVICES = Path(__file__).resolve().parents[2] / "configs" / "devices"
 SHIPPED = sorted(DEVICES.glob("*.yaml"))
@@ -22,7 +22,9 @@ def device_file(tmp_path, text, name="board.yaml"):
 
 
 def budgets_of(devices, budget=None, **flags):
-    found = load_settings({"devices": tuple(devices), "budget": budget, **flags}).budgets
+    settings = load_settings({"devices": tuple(devices), "budget": budget, **flags})
+    asked = asked_budget(settings, "live")
+    found = {spec.memory: asked.for_device(spec.memory) for spec in settings.devices}
     return {memory: budget.bytes or budget.fraction or budget.kind for memory, budget in found.items()}
 
 
@@ -164,7 +166,7 @@ def test_budgets_that_do_not_fit_the_devices():
         budgets_of(["cpu", "cuda"], "cpu=1GiB,npu=1GiB")
     with pytest.raises(ConfigError, match="memory 'cuda:0' has no budget: add --budget cuda:0=512MiB"):
         budgets_of(["cpu", "cuda"], "cpu=1GiB")
-    with pytest.raises(ConfigError, match="memory 'cpu' has no budget"):
+    with pytest.raises(ConfigError, match="no budget: add --budget 512MiB"):
         budgets_of(["cpu", "cuda"])
 
 

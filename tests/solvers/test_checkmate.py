@@ -310,7 +310,7 @@ def test_several_devices_are_refused_with_the_reason():
         devices=(Device("a", 0), Device("b", 1)),
         copy_ns=(((1,), (1,)), ((1,), (1,))),
     )
-    assert "one device" in make_solver("checkmate").supports(problem)
+    assert "one device" in str(make_solver("checkmate").supports(problem))
 
 
 def published(name: str, fraction: float) -> Problem:

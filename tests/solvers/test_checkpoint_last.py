@@ -79,7 +79,7 @@ def test_absurd_lengths_are_refused_before_they_are_built():
     problem = one_device(ops)
     reason = CheckpointLast().supports(problem)
     assert reason is not None
-    assert str(MOST_STEPS) in reason
+    assert str(MOST_STEPS) in str(reason)
     with pytest.raises(ConfigError, match="steps"):
         run(problem, 10)
 
@@ -88,4 +88,4 @@ def test_several_devices_are_refused():
     op = OpSpec((), (0,), (1, 1), (0, 0))
     devices = (Device("a", 0), Device("b", 0))
     problem = Problem((op,), (TensorSpec(1, 0),), (Memory("m", 9),), devices)
-    assert CheckpointLast().supports(problem) == "it places every op on one device"
+    assert str(CheckpointLast().supports(problem)) == "it places every op on one device"

@@ -150,7 +150,7 @@ def run(solver: str, problem: Problem, order: str, **changes) -> SolverRun:
 def test_claims_survive_judge_and_brute_force(solver, order, small):
     problem = small.problem()
     if (reason := make_solver(solver).supports(problem)) is not None:
-        check_reason(solver, small, reason)
+        check_reason(solver, small, str(reason))
         return
     result = run(solver, problem, order)
     if result.plan is not None:

@@ -8,15 +8,15 @@ from remat_cli.core.paging.paging import Link
 from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import solve
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers.base import Limits, Reason
 from remat_cli.solvers.chains.blocks import Blocks, find_blocks
-from remat_cli.solvers.paging.greedy_paging import greedy_paging
 from remat_cli.solvers.paging.hot import is_possible
 from remat_cli.solvers.paging.paging import page
 from remat_cli.solvers.published._pofo.autocapper import autocapper
 from remat_cli.solvers.published._pofo.opportunist import opportunist
 from remat_cli.solvers.published._pofo.paged_blocks import paged_blocks, paged_ops
 from remat_cli.solvers.published._pofo.pofo_schedule import pofo_schedule, recomputed
+from tests.solvers.greedy_paging import greedy_paging
 from tests.solvers.random_training import chain_training, random_training
 
 LINK = Link(1, 1)
@@ -74,7 +74,7 @@ def test_random_steps_that_are_chains():
         problem = random_training(seed)
         limited = problem.with_budget(baseline(problem).peak - 1)
         blocks = find_blocks(limited, "free")
-        if isinstance(blocks, str):
+        if isinstance(blocks, Reason):
             continue
         plan = pofo_schedule(paged_blocks(blocks, LINK))
         if plan is not None:

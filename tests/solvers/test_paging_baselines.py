@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from remat_cli.core.paging.paging import Link
 from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.solvers.chains.actions import Action, Chain
-from remat_cli.solvers.paging.greedy_paging import greedy_paging
 from remat_cli.solvers.published._pofo.autocapper import autocapper, capper
 from remat_cli.solvers.published._pofo.chain_plan import ChainPlan, at_the_loss, realised
 from remat_cli.solvers.published._pofo.chain_steps import keep_all_actions
 from remat_cli.solvers.published._pofo.opportunist import opportunist
 from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 from remat_cli.solvers.published._pofo.pofo import pofo
+from tests.solvers.greedy_paging import greedy_paging
 from tests.solvers.paging_vectors import figure, paged_chain, paging_vectors, time_of
 from tests.solvers.pofo_oracle import Plan, makespan
 from tests.solvers.random_paging import chains

@@ -180,7 +180,7 @@ def test_random_steps_are_refused_or_judged(order):
             if result.plan is not None:
                 assert result.plan == simulate(limited, result.plan.schedule)
         else:
-            assert "op " in reason
+            assert "op " in str(reason)
     assert taken > 5
 
 
@@ -209,7 +209,7 @@ def test_what_is_no_chain_is_refused(problem, part):
     for name in ("revolve", "multi-chain"):
         reason = make_solver(name).supports(problem)
         assert reason is not None
-        assert part in reason
+        assert part in str(reason)
 
 
 def test_reasons_name_ops_of_the_model_not_of_the_search():
@@ -231,7 +231,7 @@ def test_several_devices_are_refused():
         ops=tuple(msgspec.structs.replace(op, time_ns=(1, 1), workspace_bytes=(0, 0)) for op in two.ops),
     )
     for name in ("revolve", "multi-chain"):
-        assert make_solver(name).supports(two) == "it plans for one device"
+        assert str(make_solver(name).supports(two)) == "it plans for one device"
 
 
 @pytest.mark.parametrize("solver", ["revolve", "multi-chain"])

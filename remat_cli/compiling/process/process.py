@@ -14,7 +14,7 @@ from remat_cli.compiling.planned import PlannedModel
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.resident import needed_bytes, uncounted_bytes
-from remat_cli.compiling.process.within_process import ProcessBudget, fastest_within
+from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
@@ -39,8 +39,8 @@ class ProcessPlanning:
     @property
     def budget_bytes(self) -> int:
         """What the user wrote."""
-        (budget,) = self.request.budgets.values()
-        return budget.bytes
+        (asked,) = self.request.asked.parts
+        return asked.bytes
 
     @cached_property
     def uncounted_bytes(self) -> int:
@@ -84,7 +84,8 @@ class ProcessPlanning:
             return needs_bytes[-1]
 
         best = fastest_within(
-            ProcessBudget(budget_bytes, budget_bytes + self.uncounted_bytes),
+            Budget(budget_bytes, "process", "typed"),
+            self.uncounted_bytes,
             PLANS,
             self._within,
             needed,
@@ -98,13 +99,11 @@ class ProcessPlanning:
             needed(widest)
         return replace(widest, answer=_refused(widest.answer, needs_bytes), written=None)
 
-    def _within(self, target_bytes: int) -> PlannedModel:
+    def _within(self, live_bytes: int) -> PlannedModel:
         """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
-        budget = Budget(self.request.budget, "bytes", target_bytes)
-        budgets = dict.fromkeys(self.request.budgets, budget)
-        live = replace(self.request, scope="live", budgets=budgets, for_process=True)
+        live = replace(self.request, asked=self.request.asked.leaving(live_bytes))
         found = plan_model(self.prepared, self.platform, live, self.work, self.progress)
-        if found.written is None or found.written.promised_bytes <= target_bytes:
+        if found.written is None or found.written.promised_bytes <= live_bytes:
             return found
         return with_budget(found, found.written.promised_bytes)
 

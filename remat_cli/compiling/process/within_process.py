@@ -1,34 +1,31 @@
 """The live budget that a budget for a process comes to: found from outside, plan by plan."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from remat_cli.compiling.planned import PlannedModel
+from remat_cli.core.values.budget import Budget
 
 FIRST_SHARE = 1 / 16  # of the budget, left free at first for tables and gaps of the arena
 FIRST_STEP_SHARE = 0.5  # of what is too much is taken off at first: fewer gaps come with fewer bytes
 ENOUGH_SHARE = 0.03  # of the budget may be left over where the plan costs time
 
 
-@dataclass(frozen=True)
-class ProcessBudget:
-    """What a process may hold, and what its plan may have live: more where live bytes are mapped from a file."""
-
-    bytes: int
-    most_live_bytes: int
-
-
 def fastest_within(
-    budget: ProcessBudget,
+    budget: Budget,
+    uncounted_bytes: int,
     tries: int,
     plan_for: Callable[[int], PlannedModel | None],
     needs: Callable[[PlannedModel], int],
 ) -> PlannedModel | None:
-    """Of some plans for different live bytes the fastest whose process needs no more than its budget, if any does."""
+    """Of some plans for different live bytes the fastest whose process needs no more than its budget, if any does.
+
+    More may be live than a process may hold by `uncounted_bytes`, which are mapped from a file.
+    """
     best: PlannedModel | None = None
-    target_bytes = budget.most_live_bytes - int(FIRST_SHARE * budget.bytes)
+    most_live_bytes = budget.bytes + uncounted_bytes
+    live_bytes = most_live_bytes - int(FIRST_SHARE * budget.bytes)
     for number in range(tries):
-        found = plan_for(target_bytes) if target_bytes > 0 else None
+        found = plan_for(live_bytes) if live_bytes > 0 else None
         if found is None or found.written is None:
             break
         left_bytes = budget.bytes - needs(found)
@@ -38,8 +35,8 @@ def fastest_within(
         if left_bytes >= 0 and (is_free or left_bytes <= ENOUGH_SHARE * budget.bytes):
             break
         if left_bytes >= 0:
-            target_bytes = min(budget.most_live_bytes, target_bytes + left_bytes)
+            live_bytes = min(most_live_bytes, live_bytes + left_bytes)
         else:
             share = 1 if number else FIRST_STEP_SHARE
-            target_bytes = min(target_bytes, found.written.promised_bytes) + int(share * left_bytes)
+            live_bytes = min(live_bytes, found.written.promised_bytes) + int(share * left_bytes)
     return best

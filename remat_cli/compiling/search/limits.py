@@ -20,11 +20,9 @@ from remat_cli.compiling.solve import unsolved
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
 from remat_cli.core.schedule.splits import Splitting, large_tensor_lines
-from remat_cli.core.values.budget import parse_budget
+from remat_cli.core.values.budget import WHOLE
 from remat_cli.core.values.profile import HOST_MEMORY, Profile, Unsupported
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-
-WHOLE = "100%"
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def _splitter(prepared: Prepared, request: CompileRequest, work: Path, progress:
     """A splitter of the model on the CPU, in the standard ops that other devices run too."""
     host = named_spec(HOST_MEMORY)
     conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
-    asked = replace(request, conditions=conditions, budget=WHOLE, budgets={HOST_MEMORY: parse_budget(WHOLE)})
+    asked = replace(request, conditions=conditions, asked=WHOLE)
     profile = profile_on_cpu(prepared, conditions, host, progress)
     platform = Platform(prepared.graph, (host,), (profile,))
     question = ask(platform, asked)

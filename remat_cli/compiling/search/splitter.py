@@ -184,18 +184,14 @@ class Splitter:
 
     def _better_known(self, found: PlannedModel | None) -> Iterator[KnownSplit]:
         """Known splits that this budget admits and that are better than a plan, the best first."""
-        baseline, least = self.question.baseline, self.question.least
+        baseline, least, most_bytes = self.question.baseline, self.question.least, self.question.budget_bytes
         known = known_splits(self.whole.prepared, self.request.splits)
         for split in sorted(known, key=lambda each: each.budget_bytes) if least else known:
             time_ns = split.relative_time * baseline.time_ns
-            fits = time_ns <= baseline.time_ns + self._allowed_ns if least else split.budget_bytes <= self._budget_bytes
+            fits = time_ns <= baseline.time_ns + self._allowed_ns if least else split.budget_bytes <= most_bytes
             rank = split.budget_bytes if least else time_ns
             if fits and (found is None or rank < self.rank(found) * (1 - LEAST_GAIN)):
                 yield split
-
-    @property
-    def _budget_bytes(self) -> int:
-        return self.question.problem.memories[0].budget_bytes
 
     def is_dear(self, found: PlannedModel) -> bool:
         """Whether a plan costs so much that another split may well be better."""
@@ -286,7 +282,7 @@ class Splitter:
         """A split model's own problem, within the budget of the whole one; constants of tiles come on top of 100 %."""
         grown_bytes = trial.profile.fixed_bytes - self.whole.profile.fixed_bytes
         more = max(0, grown_bytes) if self.question.asks_for_all else 0
-        return make_problem(trial.prepared.graph, trial.profile, self._budget_bytes + more)
+        return make_problem(trial.prepared.graph, trial.profile, self.question.budget_bytes + more)
 
     def plan(self, trial: SplitTrial) -> PlannedModel | None:
         """Plan and write a split like any model; None where one of its ops alone is beyond the budget."""

@@ -274,6 +274,18 @@ def is_plan(path: Path) -> bool:
         return file.read(64).lstrip()[:1] == b"{"
 
 
+def format_of(path: Path) -> str:
+    """The format that a JSON file says it has; empty where it says none, or cannot be read."""
+
+    class Header(msgspec.Struct):
+        format: str = ""
+
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Header).format
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return ""
+
+
 def check_belongs(plan: PlanFile, source_sha256: str) -> None:
     """Check that a plan was made for the model with this hash.
 

@@ -1,4 +1,4 @@
-"""The published JSON Schemas of plans and schedules, from the types: `python -m remat_cli.core.files.plan_schema`."""
+"""The published JSON Schema of plans, from the types: `python -m remat_cli.core.files.plan_schema`."""
 
 import json
 from pathlib import Path
@@ -8,27 +8,17 @@ import msgspec
 
 from remat_cli.base.files import atomic_write
 from remat_cli.core.files.plan_file import VERSION, PlanFile
-from remat_cli.core.pipelines import pipeline_file
-from remat_cli.core.pipelines.pipeline_file import PipelineFile
 
 SCHEMA_PATH = Path(__file__).resolve().parents[2] / "plan.schema.json"
-PIPELINE_SCHEMA_PATH = SCHEMA_PATH.with_name("pipeline.schema.json")
 
 
 def plan_schema() -> dict[str, Any]:
     """The schema of `PlanFile`."""
     about = "A judged recomputation plan for an ONNX model; sizes in bytes, times in nanoseconds."
-    return _schema(PlanFile, f"remat plan, version {VERSION}", about, VERSION)
+    return schema_of(PlanFile, f"remat plan, version {VERSION}", about, VERSION)
 
 
-def pipeline_schema() -> dict[str, Any]:
-    """The schema of `PipelineFile`."""
-    version = pipeline_file.VERSION
-    about = "A model in stages for several devices, and when each runs; sizes in bytes, times in nanoseconds."
-    return _schema(PipelineFile, f"remat pipeline, version {version}", about, version)
-
-
-def _schema(kind: type, title: str, about: str, version: int) -> dict[str, Any]:
+def schema_of(kind: type, title: str, about: str, version: int) -> dict[str, Any]:
     """The schema of a file's type, as draft 2020-12; format and version are required of every file."""
     schema: dict[str, Any] = _tidy(msgspec.json.schema(kind))
     plan = schema["$defs"][kind.__name__]
@@ -56,4 +46,3 @@ def schema_text(schema: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     atomic_write(SCHEMA_PATH, schema_text(plan_schema()).encode())
-    atomic_write(PIPELINE_SCHEMA_PATH, schema_text(pipeline_schema()).encode())

@@ -4,6 +4,7 @@ All times but durations are in ticks, whole numbers of which every duration and 
 """
 
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -143,13 +144,16 @@ class PagedProblem(msgspec.Struct, frozen=True):
         per_byte = self.link.write_ticks if direction == "write" else self.link.read_ticks
         return self.tensors[tensor].size_bytes * per_byte
 
-    def held_bytes(self) -> tuple[int, ...]:
-        """What each step holds when nothing is paged, its workspace included."""
+    def held_bytes(self, away: Iterable[tuple[PagedTensor, int]] = ()) -> tuple[int, ...]:
+        """What each step holds, its workspace included, when of all tensors only these are away, each in a gap."""
         change = [0] * (len(self.durations_ns) + 1)
         for tensor in self.tensors:
             change[max(0, tensor.uses[0])] += tensor.size_bytes
             if not tensor.is_kept:
                 change[tensor.uses[-1] + 1] -= tensor.size_bytes
+        for tensor, gap in away:
+            change[tensor.uses[gap] + 1] -= tensor.size_bytes
+            change[tensor.uses[gap + 1]] += tensor.size_bytes
         held, total = [], 0
         for more, workspace in zip(change, self.workspace_bytes, strict=False):
             total += more
@@ -158,12 +162,7 @@ class PagedProblem(msgspec.Struct, frozen=True):
 
     def working_bytes(self) -> tuple[int, ...]:
         """What each step holds when all is away that may be: no budget below the largest of these is met."""
-        held = list(self.held_bytes())
-        for tensor in self.tensors:
-            for gap in tensor.open_gaps:
-                for step in range(tensor.uses[gap] + 1, tensor.uses[gap + 1]):
-                    held[step] -= tensor.size_bytes
-        return tuple(held)
+        return self.held_bytes((tensor, gap) for tensor in self.tensors for gap in tensor.open_gaps)
 
 
 class PageTransfer(msgspec.Struct, frozen=True):

@@ -1,11 +1,14 @@
-"""A budget as people write it, and what it means in bytes."""
+"""A memory budget as people write it, and the value that it is resolved to once a baseline is known.
+
+On its way a budget has three names: `asked`, as written; `budget`, resolved; `budget_bytes`, in force in a problem.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from fractions import Fraction
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,23 +17,48 @@ from remat_cli.base.units import format_bytes, parse_bytes
 
 Scope = Literal["live", "activations", "process"]
 """What bytes of a budget bound: everything that is live at once, that without weights and inputs, or a process."""
+Origin = Literal["typed", "share", "min", "process"]
+"""Where a number of bytes came from: written so, a share of a baseline, to be searched for, or what is left to live
+tensors by a budget on the process."""
 
 FORMS = "write 512MiB, 2GB, a number of bytes, 80%, 0.8 or min"
 
 
-class Budget(msgspec.Struct, frozen=True):
+class AskedBudget(msgspec.Struct, frozen=True):
     """One budget for every device, or with kind `per_device` one for each of `devices`.
 
-    `bytes` belongs to kind `bytes`; `fraction`, in (0, 1], to kind `fraction`. `text` is what the user wrote.
+    `bytes` belongs to kinds `bytes` and `left`; `fraction`, in (0, 1], to kind `fraction`. `left` are bytes that a
+    budget on the process leaves to live tensors. `bounds` is what it speaks of; `text` is what the user wrote.
     """
 
     text: str
-    kind: Literal["bytes", "fraction", "min", "per_device"]
+    kind: Literal["bytes", "fraction", "min", "per_device", "left"]
     bytes: int = 0
     fraction: Fraction = Fraction(0)
-    devices: tuple[tuple[str, Budget], ...] = ()
+    devices: tuple[tuple[str, AskedBudget], ...] = ()
+    bounds: Scope = "live"
 
-    def for_device(self, device: str) -> Budget:
+    @property
+    def parts(self) -> tuple[AskedBudget, ...]:
+        """The budgets of single devices: those of each, or the one that is every device's."""
+        return tuple(part for _, part in self.devices) if self.kind == "per_device" else (self,)
+
+    @property
+    def process_bytes(self) -> int | None:
+        """What a process may hold; None where the budget bounds what is live."""
+        return self.parts[0].bytes if self.bounds == "process" else None
+
+    def bounding(self, scope: Scope) -> AskedBudget:
+        """The same budget on something else."""
+        devices = tuple((name, part.bounding(scope)) for name, part in self.devices)
+        return msgspec.structs.replace(self, devices=devices, bounds=scope)
+
+    def leaving(self, live_bytes: int) -> AskedBudget:
+        """So many bytes of live tensors in place of the budget on the process that leaves them."""
+        bounds = "live" if self.bounds == "process" else self.bounds
+        return AskedBudget(self.text, "left", live_bytes, bounds=bounds)
+
+    def for_device(self, device: str) -> AskedBudget:
         """The part that concerns one device.
 
         Raises:
@@ -44,7 +72,19 @@ class Budget(msgspec.Struct, frozen=True):
         return parts[device]
 
 
-def parse_budget(text: str) -> Budget:
+WHOLE: Final = AskedBudget("100%", "fraction", fraction=Fraction(1))
+"""What the model needs as it is."""
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What a memory may hold in all, weights and inputs included; what that bounds, and where the number came from."""
+
+    bytes: int
+    bounds: Literal["live", "process"]
+    origin: Origin
+
+
+def parse_budget(text: str) -> AskedBudget:
     """Read `512MiB`, `4096`, `80%`, `0.8`, `min` or `cpu=2GiB,cuda:0=512MiB`.
 
     An integer is a number of bytes; a number with a point and no unit is a fraction in (0, 1].
@@ -54,12 +94,12 @@ def parse_budget(text: str) -> Budget:
     """
     text = text.strip()
     if "=" in text:
-        return Budget(text, "per_device", devices=_parse_devices(text))
+        return AskedBudget(text, "per_device", devices=_parse_devices(text))
     if text.lower() == "min":
-        return Budget(text, "min")
+        return AskedBudget(text, "min")
     if re.fullmatch(r"[0-9]*\.?[0-9]+\s*%|[0-9]*\.[0-9]+", text):
-        return Budget(text, "fraction", fraction=_parse_fraction(text))
-    return Budget(text, "bytes", bytes=_parse_size(text))
+        return AskedBudget(text, "fraction", fraction=_parse_fraction(text))
+    return AskedBudget(text, "bytes", bytes=_parse_size(text))
 
 
 def _parse_fraction(text: str) -> Fraction:
@@ -91,9 +131,9 @@ def _parse_size(text: str) -> int:
     return size
 
 
-def _parse_devices(text: str) -> tuple[tuple[str, Budget], ...]:
+def _parse_devices(text: str) -> tuple[tuple[str, AskedBudget], ...]:
     """The parts of `cpu=2GiB,cuda:0=512MiB`."""
-    parts: dict[str, Budget] = {}
+    parts: dict[str, AskedBudget] = {}
     for part in text.split(","):
         device, separator, amount = (piece.strip() for piece in part.partition("="))
         if not device or not separator or "=" in amount or device in parts:
@@ -102,20 +142,29 @@ def _parse_devices(text: str) -> tuple[tuple[str, Budget], ...]:
     return tuple(parts.items())
 
 
-def resolve(budget: Budget, fixed_bytes: int, baseline_peak_bytes: int, scope: Scope = "live") -> int:
-    """The budget of one device as total bytes, fixed part included.
+def resolve(asked: AskedBudget, fixed_bytes: int, baseline_peak_bytes: int) -> Budget:
+    """The budget of one memory, given what is fixed there and the peak of the model as it is.
 
-    A fraction bounds the part that planning can change: `fixed + p x (baseline - fixed)`, rounded up, in either
-    scope. Bytes bound the total, or with scope `activations` what comes on top of the fixed part.
+    A fraction bounds the part that planning can change: `fixed + p x (baseline - fixed)`, rounded up, whatever it
+    bounds. Bytes bound the total, or where they bound activations what comes on top of the fixed part; those that come
+    to the baseline's peak are a share, of 100 %. `min` begins at that peak, and only a search finds its bytes.
 
     Raises:
-        ConfigError: `min` (its bytes come from solving) or a budget per device (take `for_device` first).
+        ConfigError: a budget per device (take `for_device` first).
     """
-    if budget.kind == "fraction":
-        return fixed_bytes + math.ceil(budget.fraction * (baseline_peak_bytes - fixed_bytes))
-    if budget.kind == "bytes":
-        return budget.bytes + (fixed_bytes if scope == "activations" else 0)
-    raise ConfigError(f"budget '{budget.text}' is not one number of bytes here")
+    if asked.kind == "per_device":
+        raise ConfigError(f"budget '{asked.text}' is not one number of bytes here")
+    if asked.kind == "min":
+        return Budget(baseline_peak_bytes, "live", "min")
+    if asked.kind == "fraction":
+        changeable_bytes = math.ceil(asked.fraction * (baseline_peak_bytes - fixed_bytes))
+        return Budget(fixed_bytes + changeable_bytes, "live", "share")
+    if asked.bounds == "process":
+        return Budget(asked.bytes, "process", "typed")
+    total_bytes = asked.bytes + (fixed_bytes if asked.bounds == "activations" else 0)
+    if asked.kind == "left":
+        return Budget(total_bytes, "live", "process")
+    return Budget(total_bytes, "live", "share" if total_bytes == baseline_peak_bytes else "typed")
 
 
 def describe_bytes(count: int) -> str:

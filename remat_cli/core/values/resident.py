@@ -102,11 +102,6 @@ class LimitedRuns(msgspec.Struct, frozen=True):
     original: bool
     ended: str = ""
 
-    @property
-    def tells_apart(self) -> bool:
-        """Whether the rewritten model lives where the original dies."""
-        return self.ours and not self.original
-
 
 class ProcessSeen(msgspec.Struct, frozen=True):
     """Resident memory of processes that load and run each model, measured, beside what was predicted of the new one.

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx_ir as ir
-
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.process_promise import ProcessPromise
@@ -54,7 +52,13 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
         raise ModelError(f"{path} {what}")
     source = load(path, dims, has_custom_ops=has_custom_ops)
     _check_sizes(path, told.get(DIMS_KEY, ""), source.bound_dims)
-    nodes = _reading_inputs(source.ir.graph)
+    # Nodes that depend on an input, however far; others are computed while a session is made.
+    known = {value for value in source.ir.graph.inputs if not value.is_initializer()}
+    nodes = []
+    for node in source.ir.graph:
+        if known.intersection(value for value in (*node.inputs, *captured_values(node)) if value is not None):
+            known.update(node.outputs)
+            nodes.append(node)
     return CompiledFile(
         source=source,
         order=tuple(node.name or "" for node in nodes),
@@ -67,7 +71,9 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
     )
 
 
-_NOT_COMPILED = "is no file that `remat compile` wrote, or what it said of itself was taken out: compile the model"
+_NOT_COMPILED = (
+    "is no file that `remat compile` wrote, or another tool took its remat metadata out: compile the model again"
+)
 
 
 def _check_sizes(path: Path, told: str, sizes: Mapping[str, int]) -> None:
@@ -130,14 +136,3 @@ def _may_be(declared: Sequence[int | None], shape: Sequence[int]) -> bool:
 def _number(told: Mapping[str, str], key: str) -> int | None:
     text = told.get(key, "")
     return int(text) if text.isdecimal() else None
-
-
-def _reading_inputs(graph: ir.Graph) -> list[ir.Node]:
-    """Nodes that depend on an input, however far; others are computed while a session is made."""
-    known = {value for value in graph.inputs if not value.is_initializer()}
-    found = []
-    for node in graph:
-        if known.intersection(value for value in (*node.inputs, *captured_values(node)) if value is not None):
-            known.update(node.outputs)
-            found.append(node)
-    return found

@@ -46,7 +46,11 @@ def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str
     while True:
         shapes = _declare(canvas, proved)
         known = _of_known_rank(canvas, infer(_declaring(bare, canvas, shapes).SerializeToString()))
-        found = _proved(canvas, known)
+        # Axes of each group that the runtime knows of one of its members.
+        found: dict[int, frozenset[int]] = {}
+        for name, group in canvas.groups.items():
+            numbers = frozenset(axis for axis, dim in enumerate(known.get(name, ())) if isinstance(dim, int))
+            found[group] = found.get(group, frozenset()) | numbers
         grown = {group: axes | proved.get(group, frozenset()) for group, axes in found.items()}
         if all(axes == proved.get(group, frozenset()) for group, axes in grown.items()):
             return shapes, known
@@ -108,15 +112,6 @@ def _declare(canvas: Canvas, proved: Mapping[int, frozenset[int]]) -> dict[str, 
         )
         for name, group in canvas.groups.items()
     }
-
-
-def _proved(canvas: Canvas, known: Mapping[str, Dims]) -> dict[int, frozenset[int]]:
-    """Axes of each group that the runtime knows of one of its members."""
-    axes: dict[int, frozenset[int]] = {}
-    for name, group in canvas.groups.items():
-        numbers = frozenset(axis for axis, dim in enumerate(known.get(name, ())) if isinstance(dim, int))
-        axes[group] = axes.get(group, frozenset()) | numbers
-    return axes
 
 
 def _of_known_rank(canvas: Canvas, told: Mapping[str, Dims]) -> dict[str, Dims]:

@@ -149,22 +149,24 @@ def weight_uses(model: ir.Model, left_out: Collection[str] = ()) -> tuple[Weight
                 readers[value.name].append(Reader(node.domain, node.op_type, index))
         for value in captured_values(node):
             if value.name in readers:
-                readers[value.name] += _inner_readers(node, value)
+                # The ops of a node's subgraphs that read a value from outside, as `weight_uses` counts them.
+                inner_readers: list[Reader] = []
+                for body in subgraphs(node):
+                    for inner in body:
+                        inner_readers += [
+                            Reader(inner.domain, inner.op_type, at)
+                            for at, read in enumerate(inner.inputs)
+                            if read is value
+                        ]
+                        inner_readers += (
+                            [Reader(inner.domain, inner.op_type, CAPTURED)] if value in captured_values(inner) else []
+                        )
+                    inner_readers += [Reader(node.domain, node.op_type, CAPTURED)] if value in body.outputs else []
+                readers[value.name] += inner_readers
     for value in model.graph.outputs:
         if value.name in readers:
             readers[value.name].append(Reader("", "", CAPTURED))
     return tuple(_use(value, tuple(readers[name])) for name, value in model.graph.initializers.items())
-
-
-def _inner_readers(node: ir.Node, value: ir.Value) -> list[Reader]:
-    """The ops of a node's subgraphs that read a value from outside, as `weight_uses` counts them."""
-    found: list[Reader] = []
-    for body in subgraphs(node):
-        for inner in body:
-            found += [Reader(inner.domain, inner.op_type, at) for at, read in enumerate(inner.inputs) if read is value]
-            found += [Reader(inner.domain, inner.op_type, CAPTURED)] if value in captured_values(inner) else []
-        found += [Reader(node.domain, node.op_type, CAPTURED)] if value in body.outputs else []
-    return found
 
 
 def _use(value: ir.Value, readers: tuple[Reader, ...]) -> WeightUse:

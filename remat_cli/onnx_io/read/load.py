@@ -30,7 +30,7 @@ from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.primers import without_primers
 from remat_cli.onnx_io.write.save import save
-from remat_cli.onnx_io.write.steady import form_of, seen_through
+from remat_cli.onnx_io.write.steady import form_of, lost_metadata, seen_through
 from remat_cli.ort_rules.steady import SteadyForm
 
 __all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save"]
@@ -42,14 +42,19 @@ KNOWN_DOMAINS = frozenset(
 )
 
 
+LOST_METADATA = (
+    "was written by `remat compile`, and another tool took its remat metadata out: use the model that it was made "
+    "from, its PLAN.json, or compile again and let no tool rewrite the file"
+)
+
+
 @dataclass(frozen=True)
 class SourceModel:
     """A model as the user gave it, repaired and with bound dimensions.
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
-    dimensions included; `fixed_interface` what a file for the bound sizes declares. `data_files` hold what of its
-    weights lies outside, `form` is the steady form that the file has; here it is seen through, and primers are taken
-    out. `converted` says what was converted.
+    dimensions included. `data_files` hold what of its weights lies outside, `form` is the steady form that the file
+    has; here it is seen through, and primers are taken out. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -62,11 +67,6 @@ class SourceModel:
     has_packed: bool = False
     converted: str | None = None
     is_primed: bool = False
-
-    @property
-    def fixed_interface(self) -> Interface:
-        """The interface with numbers for names, so that the runtime refuses another size at the door."""
-        return self.interface_with(frozenset())
 
     def inputs_at(self, sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
         """What to feed at other sizes of named dimensions."""
@@ -121,7 +121,14 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     check_types(path, proto)
     check_opset(path, proto)
     if not has_custom_ops:
-        _check_domains(path, proto)
+        # Refuse ops that stock ONNX Runtime cannot know.
+        known = KNOWN_DOMAINS | {function.domain for function in proto.functions}
+        for node in all_nodes(proto.graph):
+            if node.domain not in known:
+                raise ModelError(
+                    f"model {path}: unknown op without shape: '{node.domain}.{node.op_type}' (node '{node.name}'); "
+                    "name the library that has it: --custom-ops LIB"
+                )
     data_files = external_files(path, proto)
     _check(path, proto)
     with_dense_tensors(path, proto)
@@ -130,6 +137,8 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.resolve().parent)
     forget_signature(model)
+    if lost_metadata(model):
+        raise ModelError(f"{path} {LOST_METADATA}")
     form, is_primed = form_of(model), without_primers(model)
     seen_through(model)
     _repair(model)
@@ -189,17 +198,6 @@ def read_proto(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _check_domains(path: Path, proto: onnx.ModelProto) -> None:
-    """Refuse ops that stock ONNX Runtime cannot know."""
-    known = KNOWN_DOMAINS | {function.domain for function in proto.functions}
-    for node in all_nodes(proto.graph):
-        if node.domain not in known:
-            raise ModelError(
-                f"model {path}: unknown op without shape: '{node.domain}.{node.op_type}' (node '{node.name}'); "
-                "name the library that has it: --custom-ops LIB"
-            )
-
-
 def _check(path: Path, proto: onnx.ModelProto) -> None:
     """Run the ONNX checker on the file, which works above 2 GiB too.
 
@@ -214,7 +212,9 @@ def _check(path: Path, proto: onnx.ModelProto) -> None:
         else:
             onnx.checker.check_model(_with_shapes(proto) if lacks else str(path))
     except onnx.checker.ValidationError as error:
-        raise ModelError(f"model {path} is not valid: {_first_line(error)}") from None
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        first_line = lines[0] if lines else type(error).__name__
+        raise ModelError(f"model {path} is not valid: {first_line}") from None
 
 
 def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -231,11 +231,6 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         if port.type.HasField("tensor_type"):
             port.type.tensor_type.shape.SetInParent()
     return copy
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def _sha256(files: list[Path]) -> str:
@@ -266,20 +261,21 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
     """
     inputs = {value.name or "": value for value in fed_inputs(graph)}
     if dims.batch is not None:
-        _set_batch(inputs, dims.batch)
+        for value in inputs.values():
+            if value.shape is not None and len(value.shape):
+                value.shape = ir.Shape([dims.batch, *list(value.shape)[1:]])
     _check_bindings(inputs, dims)
     bound = _named_values(inputs, dims)
     shapes = {name: _bound_shape(value, dims.shapes.get(name), bound) for name, value in inputs.items()}
-    _refuse_unbound(inputs, shapes)
+    named = dict.fromkeys(dim for shape in shapes.values() for dim in shape or () if isinstance(dim, str))
+    unnamed = [name for name, shape in shapes.items() if shape is None or None in shape]
+    missing = [f"--dim {name}=N" for name in named]
+    missing += [f"--input-shape {name}:{_pattern(shapes[name])}" for name in unnamed]
+    if missing:
+        raise ModelError(f"the model has unbound dimensions: add {' '.join(missing)}")
     for name, shape in shapes.items():
         inputs[name].shape = ir.Shape([int(str(dim)) for dim in shape or ()])
     return bound
-
-
-def _set_batch(inputs: dict[str, ir.Value], batch: int) -> None:
-    for value in inputs.values():
-        if value.shape is not None and len(value.shape):
-            value.shape = ir.Shape([batch, *list(value.shape)[1:]])
 
 
 def _dims(value: ir.Value) -> list[int | str | None] | None:
@@ -336,15 +332,6 @@ def _bound_shape(
     return [bound.get(dim, dim) if isinstance(dim, str) else dim for dim in declared]
 
 
-def _refuse_unbound(inputs: dict[str, ir.Value], shapes: dict[str, list[int | str | None] | None]) -> None:
-    named = dict.fromkeys(dim for shape in shapes.values() for dim in shape or () if isinstance(dim, str))
-    unnamed = [name for name, shape in shapes.items() if shape is None or None in shape]
-    missing = [f"--dim {name}=N" for name in named]
-    missing += [f"--input-shape {name}:{_pattern(shapes[name])}" for name in unnamed]
-    if missing:
-        raise ModelError(f"the model has unbound dimensions: add {' '.join(missing)}")
-
-
 def _pattern(shape: list[int | str | None] | None) -> str:
     """How to write a shape on the command line, with N where a number is missing."""
     return "N,..." if shape is None else ",".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
@@ -354,6 +341,7 @@ def _text(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
 
 
+STATE_KEY = "remat.state"  # model metadata: JSON object, output -> the input it becomes
 STATE_FILE_KEY = "remat.state_file"  # model metadata: name of an .npz file in the same folder
 
 

@@ -35,19 +35,16 @@ def touched(written: ir.Model, loaded: Path) -> Touched:
 
     `written` is the model without the steady form, which the file may have.
     """
-    before, after = _nodes(written), _nodes(seen_through(_without_shapes(loaded)))
+    # The file's nodes; names of dimensions, two or more a tensor, take longer to read than all else.
+    proto = onnx.load(loaded, load_external_data=False)
+    del proto.graph.value_info[:]
+    without_shapes = ir.from_proto(proto)
+    before, after = _nodes(written), _nodes(seen_through(without_shapes))
     return Touched(
         gone=tuple(name for name in before if name not in after),
         changed=tuple(name for name, node in before.items() if name in after and after[name] != node),
         new=tuple(name for name in after if name not in before),
     )
-
-
-def _without_shapes(path: Path) -> ir.Model:
-    """The file's nodes; names of dimensions, two or more a tensor, take longer to read than all else."""
-    proto = onnx.load(path, load_external_data=False)
-    del proto.graph.value_info[:]
-    return ir.from_proto(proto)
 
 
 def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> frozenset[str]:
@@ -67,7 +64,11 @@ def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> froz
                 readers.setdefault(value.name, set()).add(node.name or "")
     made = {value.name: node.name for node in written.graph for value in node.outputs if value.name}
     outputs = {value.name for value in written.graph.outputs if value.name}
-    small = {name for name, value in written.graph.initializers.items() if _elements(value) <= MOST_ELEMENTS}
+    small = {
+        name
+        for name, value in written.graph.initializers.items()
+        if (0 if value.const_value is None else value.const_value.size) <= MOST_ELEMENTS
+    }
     levels = (
         {name for name, maker in made.items() if maker in gone and readers.get(name, set()) & reached},
         {name for name, maker in made.items() if maker in reached and readers.get(name, set()) & reached},
@@ -76,10 +77,6 @@ def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> froz
     )
     fresh = (frozenset(level - outputs - hidden) for level in levels)
     return next((level for level in fresh if level), frozenset())
-
-
-def _elements(value: ir.Value) -> int:
-    return 0 if value.const_value is None else value.const_value.size
 
 
 Node = tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]

@@ -33,7 +33,16 @@ def one_op_model(model: ir.Model, graph: Graph, op: int) -> ir.Model:
     types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors}
     reads, weights = wiring_of(node).reads, model.graph.initializers
     proto = ir.to_proto(node)
-    _drop_unread(proto, node, model)
+    # Blank the optional outputs that no op and no caller reads.
+    if node.domain in ONNX_DOMAINS:
+        version = node.version or model.opset_imports.get(node.domain, model.opset_imports.get("", 1))
+        schema = onnx.defs.get_schema(node.op_type, version)
+        for place, value in enumerate(node.outputs):
+            is_read = bool(value.uses()) or value.is_graph_output()
+            if not is_read and place < len(schema.outputs) and _is_optional(schema.outputs[place]):
+                proto.output[place] = ""
+        while proto.output and not proto.output[-1]:
+            proto.output.pop()
     inner = helper.make_graph(
         [proto],
         "one_op",
@@ -93,20 +102,6 @@ def write_product(path: Path, rows: int, columns: int, weight: str) -> None:
 
 def _port(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, int(DATA_TYPES[kind.dtype]), kind.shape)
-
-
-def _drop_unread(proto: onnx.NodeProto, node: ir.Node, model: ir.Model) -> None:
-    """Blank the optional outputs that no op and no caller reads."""
-    if node.domain not in ONNX_DOMAINS:
-        return
-    version = node.version or model.opset_imports.get(node.domain, model.opset_imports.get("", 1))
-    schema = onnx.defs.get_schema(node.op_type, version)
-    for place, value in enumerate(node.outputs):
-        is_read = bool(value.uses()) or value.is_graph_output()
-        if not is_read and place < len(schema.outputs) and _is_optional(schema.outputs[place]):
-            proto.output[place] = ""
-    while proto.output and not proto.output[-1]:
-        proto.output.pop()
 
 
 def _is_optional(output: onnx.defs.OpSchema.FormalParameter) -> bool:

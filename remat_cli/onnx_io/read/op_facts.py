@@ -96,7 +96,18 @@ OURS, MOST = 2**40, 2**22  # so many seeds of Dropout from here on, and other se
 def facts_of(node: ir.Node) -> OpFacts:
     """Nature of a node: its row, or what its attributes and types say where they matter."""
     domain = ONNX if node.domain == "ai.onnx" else node.domain
-    own = _from_its_attributes(node) if domain == ONNX else None
+    if domain == ONNX:
+        # Nature of an ONNX op where its attributes and inputs overrule its row.
+        if node.op_type in SEEDED and "seed" in node.attributes and not is_ours(node):
+            own = PLAIN
+        elif may_train(node):
+            own = TRAINING_DROPOUT
+        elif node.op_type == "BatchNormalization" and _is_training_norm(node):
+            own = TRAINING_NORM
+        else:
+            own = None
+    else:
+        own = None
     if own is not None:
         return own
     facts = FACTS.get((domain, node.op_type))
@@ -111,17 +122,6 @@ def facts_of(node: ir.Node) -> OpFacts:
     if not facts.why_not_repeatable and any(_is_not_tensor(value) for value in (*node.inputs, *node.outputs)):
         return SEQUENCE
     return facts
-
-
-def _from_its_attributes(node: ir.Node) -> OpFacts | None:
-    """Nature of an ONNX op where its attributes and inputs overrule its row."""
-    if node.op_type in SEEDED and "seed" in node.attributes and not is_ours(node):
-        return PLAIN
-    if may_train(node):
-        return TRAINING_DROPOUT
-    if node.op_type == "BatchNormalization" and _is_training_norm(node):
-        return TRAINING_NORM
-    return None
 
 
 def is_ours(node: ir.Node) -> bool:

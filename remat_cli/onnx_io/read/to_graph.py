@@ -34,7 +34,12 @@ def to_graph(
     """
     nodes = list(model.graph)
     builder = _Builder(observed, known)
-    for name, kind in _input_types(model, observed).items():
+    inputs = fed_inputs(model.graph)
+    if INPUTS in observed and not all(is_bound(value) for value in inputs):
+        input_types = {value.name or "": kind for value, kind in zip(inputs, observed[INPUTS], strict=True)}
+    else:
+        input_types = {spec.name: TensorType(spec.dtype, spec.shape) for spec in inputs_of(model)}
+    for name, kind in input_types.items():
         builder.add_tensor(name, Tensor(name, kind.dtype, kind.shape, size_bytes(kind)), borrowed=True)
     for value in model.graph.initializers.values():
         builder.weights[value.name or ""] = value
@@ -44,13 +49,6 @@ def to_graph(
     for index in default_order(nodes):
         builder.add_op(nodes[index], kept)
     return Graph(tuple(builder.ops), tuple(builder.tensors), tuple(builder.used_weights))
-
-
-def _input_types(model: ir.Model, observed: Mapping[str, tuple[TensorType, ...]]) -> dict[str, TensorType]:
-    inputs = fed_inputs(model.graph)
-    if INPUTS in observed and not all(is_bound(value) for value in inputs):
-        return {value.name or "": kind for value, kind in zip(inputs, observed[INPUTS], strict=True)}
-    return {spec.name: TensorType(spec.dtype, spec.shape) for spec in inputs_of(model)}
 
 
 @dataclass
@@ -77,8 +75,28 @@ class _Builder:
     def add_op(self, node: ir.Node, kept: set[str | None]) -> None:
         facts = facts_of(node)
         read = [value.name or "" for value in (*node.inputs, *captured_values(node)) if value is not None]
-        outputs = self._outputs(node)
+        # Types of the outputs that exist, by position.
+        positions = [position for position, value in enumerate(node.outputs) if value.name]
+        types = self.observed.get(node.name or "")
+        if types is None or len(types) != len(positions):
+            raise ModelError(
+                f"op '{node.name}' ({node.op_type}) did not run, or makes a sequence or an optional: "
+                "remat plans tensors only; rewrite that part of the model without it"
+            )
+        outputs = dict(zip(positions, types, strict=True))
         made = {position: self._make(node, position, kind, facts.view, kept) for position, kind in outputs.items()}
+        # Pairs that may share a buffer: read once, not borrowed, equal shape and element size.
+        shared: list[tuple[int, int]] = []
+        for source, result in facts.in_place:
+            value = node.inputs[source] if source < len(node.inputs) else None
+            base = self.ids.get(value.name or "") if value is not None else None
+            if base is None or base in self.borrowed or result not in made or read.count(self.tensors[base].name) > 1:
+                continue
+            before, after = self.tensors[base], self.tensors[made[result]]
+            is_same = before.shape == after.shape and element_bits(before.dtype) == element_bits(after.dtype)
+            if is_same and self._are_known_equal(before.name, after.name):
+                shared.append((base, made[result]))
+        in_place = tuple(shared)
         self.ops.append(
             Op(
                 name=node.name or "",
@@ -87,22 +105,11 @@ class _Builder:
                 inputs=tuple(dict.fromkeys(self.ids[name] for name in read if name in self.ids)),
                 outputs=tuple(made.values()),
                 weights=tuple(dict.fromkeys(self._weight(name) for name in read if name in self.weights)),
-                in_place=self._in_place(node, facts.in_place, made, read),
+                in_place=in_place,
                 why_not_repeatable=facts.why_not_repeatable,
                 phase=_phase(node),
             )
         )
-
-    def _outputs(self, node: ir.Node) -> dict[int, TensorType]:
-        """Types of the outputs that exist, by position."""
-        positions = [position for position, value in enumerate(node.outputs) if value.name]
-        types = self.observed.get(node.name or "")
-        if types is None or len(types) != len(positions):
-            raise ModelError(
-                f"op '{node.name}' ({node.op_type}) did not run, or makes a sequence or an optional: "
-                "remat plans tensors only; rewrite that part of the model without it"
-            )
-        return dict(zip(positions, types, strict=True))
 
     def _make(self, node: ir.Node, position: int, kind: TensorType, view: bool, kept: set[str | None]) -> int:
         """Add an output; the runtime gives a model output a buffer of its own even when the op makes views."""
@@ -116,22 +123,6 @@ class _Builder:
         size = 0 if source_name in self.weights and borrows else size_bytes(kind)
         tensor = Tensor(name, kind.dtype, kind.shape, size, len(self.ops), base, is_kept)
         return self.add_tensor(name, tensor, borrows)
-
-    def _in_place(
-        self, node: ir.Node, pairs: tuple[tuple[int, int], ...], made: dict[int, int], read: list[str]
-    ) -> tuple[tuple[int, int], ...]:
-        """Pairs that may share a buffer: read once, not borrowed, equal shape and element size."""
-        shared: list[tuple[int, int]] = []
-        for source, result in pairs:
-            value = node.inputs[source] if source < len(node.inputs) else None
-            base = self.ids.get(value.name or "") if value is not None else None
-            if base is None or base in self.borrowed or result not in made or read.count(self.tensors[base].name) > 1:
-                continue
-            before, after = self.tensors[base], self.tensors[made[result]]
-            is_same = before.shape == after.shape and element_bits(before.dtype) == element_bits(after.dtype)
-            if is_same and self._are_known_equal(before.name, after.name):
-                shared.append((base, made[result]))
-        return tuple(shared)
 
     def _are_known_equal(self, *names: str) -> bool:
         """Whether the runtime knows before a run that two tensors have the same shape."""

@@ -29,7 +29,17 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
     readers = {value: _telling(value) for value in fed_inputs(model.graph) if is_bound(value)}
     if not any(readers.values()):
         return {}
-    shapes = _shapes(ir.to_proto(light_copy(model)))
+    # Shapes that are declared, or follow from what is.
+    proto = ir.to_proto(light_copy(model))
+    try:
+        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # an op that ONNX does not know, or shapes that contradict: the declared ones are what there is
+        proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    tensors = {port.name: port.type.tensor_type for port in ports if port.type.tensor_type.HasField("shape")}
+    dims = {name: tensor.shape.dim for name, tensor in tensors.items()}
+    known = {name: tuple(d.dim_value for d in each) for name, each in dims.items() if all(map(_is_number, each))}
+    shapes = known | {each.name: tuple(each.dims) for each in proto.graph.initializer}
     found: dict[str, npt.NDArray[np.generic]] = {}
     for value, nodes in readers.items():
         assert value.shape is not None
@@ -40,19 +50,6 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
         if fitting is not None:
             found[value.name or ""] = np.array(fitting, value.dtype.numpy()).reshape(shape)
     return found
-
-
-def _shapes(proto: onnx.ModelProto) -> dict[str, Ints]:
-    """Shapes that are declared, or follow from what is."""
-    try:
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except Exception:  # an op that ONNX does not know, or shapes that contradict: the declared ones are what there is
-        proto = onnx.ModelProto.FromString(proto.SerializeToString())
-    ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
-    tensors = {port.name: port.type.tensor_type for port in ports if port.type.tensor_type.HasField("shape")}
-    dims = {name: tensor.shape.dim for name, tensor in tensors.items()}
-    known = {name: tuple(d.dim_value for d in each) for name, each in dims.items() if all(map(_is_number, each))}
-    return known | {each.name: tuple(each.dims) for each in proto.graph.initializer}
 
 
 def _is_number(dim: onnx.TensorShapeProto.Dimension) -> bool:

@@ -86,7 +86,11 @@ def _external_file(path: Path, tensor: onnx.TensorProto) -> Path:
     if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         raise ModelError(f"{named} cannot hold its elements, which are no numbers")
     offset, length = (_number(named, entries, key) for key in ("offset", "length"))
-    wanted = _bytes_of(tensor)
+    # What the elements of a tensor take; several of fewer than 8 bits share a byte.
+    bits = int(8 * ir.DataType(tensor.data_type).itemsize)
+    for bytes_size in tensor.dims:
+        bits *= bytes_size
+    wanted = -(-bits // 8)
     if length is not None and length != wanted:
         raise ModelError(f"{named} is said to hold {length} bytes of it, of its {wanted}: export the model again")
     if (offset or 0) + wanted > file.stat().st_size:
@@ -120,14 +124,6 @@ def _number(named: str, entries: dict[str, str], key: str) -> int | None:
     if not (text.isascii() and text.isdecimal()) or len(text) > 19:
         raise ModelError(f"{named} has the {key} {_shown(text)}, which is no number of bytes")
     return int(text)
-
-
-def _bytes_of(tensor: onnx.TensorProto) -> int:
-    """What the elements of a tensor take; several of fewer than 8 bits share a byte."""
-    bits = int(8 * ir.DataType(tensor.data_type).itemsize)
-    for size in tensor.dims:
-        bits *= size
-    return -(-bits // 8)
 
 
 def _shown(text: object) -> str:

@@ -78,7 +78,11 @@ def assemble(parts: Parts, drafts: Sequence[Draft]) -> ir.Model:
     inputs = [_input(value, ports.get(value.name or "")) for value in old.inputs]
     values = {value.name or "": value for value in inputs}
     outputs = {port.name: port for port in parts.interface.outputs}
-    _add_weights(values, parts, {name for draft in drafts for name in draft.all_reads} | set(outputs))
+    read = {name for draft in drafts for name in draft.all_reads} | set(outputs)
+    for weight, tensor in parts.weights.items():
+        if weight in read and weight not in values:
+            shape = ir.Shape(dims_of(tensor))
+            values[weight] = ir.Value(name=weight, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
     nodes = [_node(draft, values, parts, outputs) for draft in drafts]
     graph = ir.Graph(
         inputs,
@@ -112,18 +116,19 @@ def _input(value: ir.Value, port: Port | None) -> ir.Value:
     )
 
 
-def _add_weights(values: dict[str, ir.Value], parts: Parts, read: set[str]) -> None:
-    for name, tensor in parts.weights.items():
-        if name in read and name not in values:
-            shape = ir.Shape(dims_of(tensor))
-            values[name] = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
-
-
 def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapping[str, Port]) -> ir.Node:
     made = [_made(name, parts, outputs.get(name)) for name in draft.makes]
     values.update({name: value for name, value in zip(draft.makes, made, strict=True) if name})
     source = draft.source
     inner = {outer: values[name] for outer, name in draft.captured}
+    # What a node says about itself; copies name the op they repeat and their step.
+    if draft.source is None:
+        metadata = dict(draft.notes)
+    else:
+        kept = dict(draft.source.metadata_props) | dict(draft.notes)
+        if draft.clone:
+            kept |= {"remat.clone_of": draft.source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
+        metadata = kept
     return ir.Node(
         draft.domain,
         draft.op_type,
@@ -132,7 +137,7 @@ def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapp
         overload="" if source is None else source.overload,
         version=None if source is None else source.version,
         doc_string=None if source is None else source.doc_string,
-        metadata_props=_metadata(draft),
+        metadata_props=metadata,
         outputs=made,
         name=draft.name,
     )
@@ -143,16 +148,6 @@ def _made(name: str, parts: Parts, port: Port | None) -> ir.Value:
         shape = None if port.shape is None else port.shape.copy()
         return ir.Value(name=name, type=port.type, shape=shape)
     return ir.Value(name=name, type=parts.types.get(name))
-
-
-def _metadata(draft: Draft) -> dict[str, str]:
-    """What a node says about itself; copies name the op they repeat and their step."""
-    if draft.source is None:
-        return dict(draft.notes)
-    kept = dict(draft.source.metadata_props) | dict(draft.notes)
-    if draft.clone:
-        kept |= {"remat.clone_of": draft.source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
-    return kept
 
 
 def _attributes(draft: Draft, inner: Mapping[str, ir.Value]) -> list[ir.Attr]:

@@ -49,20 +49,17 @@ class HelperWriter:
             return self.append(f"{prefix}/size", "SequenceLength", (token,), SCALAR)
         kind = self.type_of(token)
         if self.form == "shape" and kind.shape and self.opset >= FIRST_OPSET_WITH_WHOLE_PRODUCTS:
-            return self._shape_of(prefix, token, kind)
+            # The token's shape, or that of a view of it; how many elements none of it are, before there can be views.
+            rank = len(kind.shape)
+            if token in self.told:
+                if rank not in self.noughts:
+                    token, _ = self._nothing_of(prefix, token, kind)
+                    return self.append(f"{prefix}/size", "Size", (token,), SCALAR)
+                token = self.append(f"{prefix}/seen", "Reshape", (token, self.noughts[rank]), kind)
+            return self.append(f"{prefix}/dims", "Shape", (token,), TensorType("int64", (rank,)))
         if kind.dtype not in COUNTED_TYPES:
             token = self._cast(prefix, *self._nothing_of(prefix, token, kind))
         return self.append(f"{prefix}/size", "Size", (token,), SCALAR)
-
-    def _shape_of(self, prefix: str, token: str, kind: TensorType) -> str:
-        """The token's shape, or that of a view of it; how many elements none of it are, before there can be views."""
-        rank = len(kind.shape)
-        if token in self.told:
-            if rank not in self.noughts:
-                token, _ = self._nothing_of(prefix, token, kind)
-                return self.append(f"{prefix}/size", "Size", (token,), SCALAR)
-            token = self.append(f"{prefix}/seen", "Reshape", (token, self.noughts[rank]), kind)
-        return self.append(f"{prefix}/dims", "Shape", (token,), TensorType("int64", (rank,)))
 
     def _nothing_of(self, prefix: str, token: str, kind: TensorType) -> tuple[str, TensorType]:
         """No element of the token, or the one of a scalar."""

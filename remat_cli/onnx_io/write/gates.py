@@ -181,35 +181,31 @@ class _Weaver:
         if through or idle:
             passage.token = unread[0] if unread else self._token(number, (through or step.reads)[0])
             if number == self.scene.guarded:
-                passage.token = self._guard(number, passage.token)
-            self._pass_through(step, [*unread[1:], *through], passage)
+                # What exists once the guard has let the file run; a guard that is not the first op waits for the
+                # token.
+                guard = self.scene.guard
+                assert guard is not None
+                begins_with = self.writer.count(f"remat_gate/{guard.name}", passage.token) if number else guard.rounds
+                guard_name = self.writer.fresh(guard.name, GUARD_RESULT)
+                self.writer.drafts.append(guard.draft(guard_name, begins_with))
+                passage.token = guard_name
+            # Write a view of each value, each waiting for the one before, the first for the token.
+            values = [*unread[1:], *through]
+            for position, name in enumerate(values):
+                prefix = f"remat_gate/{step.name}/{position}"
+                value, counter = self.views.get(name, name), self.writer.count(prefix, passage.token)
+                if self._is_shape(name):
+                    op_type, argument = self.writer.plus_nothing(prefix, counter)
+                else:
+                    op_type, argument = self.writer.view(prefix, counter, value)
+                kind = self.writer.type_of(value)
+                passage.token = self.writer.append(f"{prefix}/value", op_type, (value, argument), kind)
+                passage.new[name], passage.arguments[name] = passage.token, argument
+                self.gates += 1
         self.views.update({name: passage.new[name] for name in fresh})
         draft = step.reading(passage.new)
         self.writer.drafts.append(self._opaque_view(draft, passage.token) if idle else draft)
         self._seal(step, passage)
-
-    def _guard(self, number: int, token: str) -> str:
-        """What exists once the guard has let the file run; a guard that is not the first op waits for the token."""
-        guard = self.scene.guard
-        assert guard is not None
-        begins_with = self.writer.count(f"remat_gate/{guard.name}", token) if number else guard.rounds
-        name = self.writer.fresh(guard.name, GUARD_RESULT)
-        self.writer.drafts.append(guard.draft(name, begins_with))
-        return name
-
-    def _pass_through(self, step: Draft, values: list[str], passage: _Passage) -> None:
-        """Write a view of each value, each waiting for the one before, the first for the token."""
-        for position, name in enumerate(values):
-            prefix = f"remat_gate/{step.name}/{position}"
-            value, counter = self.views.get(name, name), self.writer.count(prefix, passage.token)
-            if self._is_shape(name):
-                op_type, argument = self.writer.plus_nothing(prefix, counter)
-            else:
-                op_type, argument = self.writer.view(prefix, counter, value)
-            kind = self.writer.type_of(value)
-            passage.token = self.writer.append(f"{prefix}/value", op_type, (value, argument), kind)
-            passage.new[name], passage.arguments[name] = passage.token, argument
-            self.gates += 1
 
     def _is_shape(self, name: str) -> bool:
         """Whether a value is a constant that says a shape: the runtime looks through views of these."""
@@ -320,7 +316,10 @@ def newly_lone_reads(model: ir.Model, steps: tuple[Draft, ...]) -> dict[int, tup
     that lost a reader: the runtime weighs all readers when it decides where to move a Transpose. Ops in the blocked
     layout are left out: they are written by the last fusion there is.
     """
-    before = _readers_before(model)
+    # How many ops read each tensor in the reference model; being a model output counts as one more.
+    before: Counter[str] = Counter(value.name or "" for value in model.graph.outputs)
+    for node in model.graph:
+        before.update({v.name or "" for v in (*node.inputs, *captured_values(node)) if v is not None})
     maker = {name: step for step in steps for name in step.makes if name}
     now: Counter[str] = Counter(name for step in steps for name in step.all_reads)
     outputs = {value.name for value in model.graph.outputs}
@@ -331,14 +330,6 @@ def newly_lone_reads(model: ir.Model, steps: tuple[Draft, ...]) -> dict[int, tup
         if apart:
             found[number] = apart
     return found
-
-
-def _readers_before(model: ir.Model) -> Counter[str]:
-    """How many ops read each tensor in the reference model; being a model output counts as one more."""
-    readers: Counter[str] = Counter(value.name or "" for value in model.graph.outputs)
-    for node in model.graph:
-        readers.update({v.name or "" for v in (*node.inputs, *captured_values(node)) if v is not None})
-    return readers
 
 
 def _tensor(maker: dict[str, Draft], name: str) -> str:

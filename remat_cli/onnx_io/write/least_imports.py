@@ -31,7 +31,20 @@ def asking_least(model: ir.Model) -> ir.Model:
     for domain in set(new.graph.opset_imports) - used:
         del new.graph.opset_imports[domain]
     if not model.functions:  # which have operator sets of their own
-        new.ir_version = min(model.ir_version, _least_ir(new))
+        # The oldest version that has the model's operator sets, as ONNX released them together, and its types.
+        imports = [onnx.helper.make_opsetid(domain, version) for domain, version in new.graph.opset_imports.items()]
+        of_opsets = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
+        # Names of the element types of all values and constants.
+        found = set[str]()
+        for graph in new.graphs():
+            made = (value for node in graph for value in node.outputs)
+            for value in chain(graph.inputs, graph.initializers.values(), made):
+                if value.dtype is not None:
+                    found.add(value.dtype.name)
+        type_names = found | {each.as_tensor().dtype.name for node in _all_nodes(new) for each in _tensors(node)}
+        of_types = max((FIRST_WITH_TYPE.get(name, OLDEST_IR) for name in type_names), default=OLDEST_IR)
+        least_ir = max(of_opsets, of_types)
+        new.ir_version = min(model.ir_version, least_ir)
     return new
 
 
@@ -39,25 +52,6 @@ def _all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Ops of the graph, of graphs inside it, and of functions."""
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     return chain.from_iterable(graph.all_nodes() for graph in graphs)
-
-
-def _least_ir(model: ir.Model) -> int:
-    """The oldest version that has the model's operator sets, as ONNX released them together, and its types."""
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
-    of_opsets = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
-    of_types = max((FIRST_WITH_TYPE.get(name, OLDEST_IR) for name in _type_names(model)), default=OLDEST_IR)
-    return max(of_opsets, of_types)
-
-
-def _type_names(model: ir.Model) -> set[str]:
-    """Names of the element types of all values and constants."""
-    found = set[str]()
-    for graph in model.graphs():
-        made = (value for node in graph for value in node.outputs)
-        for value in chain(graph.inputs, graph.initializers.values(), made):
-            if value.dtype is not None:
-                found.add(value.dtype.name)
-    return found | {each.as_tensor().dtype.name for node in _all_nodes(model) for each in _tensors(node)}
 
 
 def _tensors(node: ir.Node) -> Iterator[ir.Attr]:

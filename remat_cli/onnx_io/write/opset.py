@@ -38,7 +38,11 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
         return None
     _declare_opset(copy, version)
     for node in copy.graph:
-        _say_count(node, old, version)
+        # How many pieces a Split without sizes makes: before opset 18 its outputs alone say it.
+        is_split = node.op_type == "Split" and node.domain in ONNX_DOMAINS
+        sizes = node.inputs[1:2] or [None]
+        if is_split and old < COUNT_SINCE <= version and sizes == [None] and "split" not in node.attributes:
+            node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
     return copy
 
 
@@ -78,26 +82,15 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
         node.attributes.pop("num_outputs", None)
     names = [port.name for port in now.inputs][: len(node.inputs)]
     for place in reversed(range(schema.max_input, len(node.inputs))):
-        _say_as_attribute(node, place, names[place], schema)
+        # Say a constant, the last input, as an attribute where a schema has one of its name.
+        name = names[place]
+        value = node.inputs[place]
+        if value is not None and value.const_value is not None and name in schema.attributes:
+            node.attributes[name] = ir.AttrInt64s(name, value.const_value.numpy().tolist())
+            node.resize_inputs(place)
     places = [port.name for port in schema.inputs][: len(node.inputs)]
     is_whole = len(node.inputs) <= schema.max_input and places == names[: len(places)]
     return is_whole and set(node.attributes) <= set(schema.attributes)
-
-
-def _say_as_attribute(node: ir.Node, place: int, name: str, schema: onnx.defs.OpSchema) -> None:
-    """Say a constant, the last input, as an attribute where a schema has one of its name."""
-    value = node.inputs[place]
-    if value is not None and value.const_value is not None and name in schema.attributes:
-        node.attributes[name] = ir.AttrInt64s(name, value.const_value.numpy().tolist())
-        node.resize_inputs(place)
-
-
-def _say_count(node: ir.Node, old: int, new: int) -> None:
-    """How many pieces a Split without sizes makes: before opset 18 its outputs alone say it."""
-    is_split = node.op_type == "Split" and node.domain in ONNX_DOMAINS
-    sizes = node.inputs[1:2] or [None]
-    if is_split and old < COUNT_SINCE <= new and sizes == [None] and "split" not in node.attributes:
-        node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
 
 
 def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -79,21 +79,13 @@ def _products(fed: ir.Value, weight: ir.Value, none: ir.Value) -> Iterator[ir.No
     rows = yield from _op("Gather", "rows", [weight, places])
     for number in range(PRODUCTS):
         yield from _op("Gemm", str(number), [rows, weight], alpha=float(1 + number), transB=1)
-    yield from _small_products(rows, weight)
-
-
-def _small_products(rows: ir.Value, weight: ir.Value) -> Iterator[ir.Node]:
-    """Products with weights of a size that is dropped into the places, one size after the other.
-
-    All weights of a size hold the same values: of values that it has not met yet a session notes something, which takes
-    a place up again.
-    """
+    # Small products all hold the same values: of values that it has not met yet a session notes something, which takes
+    # a place up again.
     thin = yield from _op("Gemm", "thin", [rows, weight], alpha=0.5, transB=1)
-    for size in SMALL_BYTES:
-        values = np.ones((1, size // 4), np.float32)
-        for number in range(SMALL_PRODUCTS):
-            small = yield from _held(f"small_{size}_{number}", values)
-            yield from _op("Gemm", f"{size}_{number}", [thin, small], alpha=float(1 + number))
+    values = np.ones((1, SMALL_BYTES // 4), np.float32)
+    for number in range(SMALL_PRODUCTS):
+        small = yield from _held(f"small_{number}", values)
+        yield from _op("Gemm", f"of_small_{number}", [thin, small], alpha=float(1 + number))
 
 
 def _held(name: str, values: Any) -> Generator[ir.Node, None, ir.Value]:

@@ -47,42 +47,29 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
     """
     sizes = {name: size_bytes(kind) for name, kind in scene.types.items()}
     if any(sizes.get(name, 0) >= LEAST_BYTES for step in scene.steps for name in step.makes):
-        scene = replace(scene, barriers=scene.barriers | _known_ports(parts, scene))
+        # Inputs and outputs whose shape the interface gives away, and that some op reads.
+        read = {name for step in scene.steps for name in step.all_reads}
+        known_ports = frozenset(name for name in _fully_known(parts) if name in read)
+        scene = replace(scene, barriers=scene.barriers | known_ports)
     for _ in range(MOST_ROUNDS):
         released = _settle(parts, scene, infer)
         targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)
         more = frozenset(name for name in targets if name in scene.types and name not in scene.opaque)
-        told = _told(scene, released.known)
+        # Values whose shape the runtime knows beforehand, where gates must not ask for it.
+        told = (
+            frozenset()
+            if scene.form == "size"
+            else frozenset((name for name, dims in released.known.items() if _is_known(dims)))
+        )
         if more <= scene.barriers and told <= scene.told:
             return released
         scene = replace(scene, barriers=scene.barriers | more, told=scene.told | told)
-    _refuse_folded(released)
-    return released
-
-
-def _told(scene: Scene, known: Mapping[str, Dims]) -> frozenset[str]:
-    """Values whose shape the runtime knows beforehand, where gates must not ask for it."""
-    if scene.form == "size":
-        return frozenset()
-    return frozenset(name for name, dims in known.items() if _is_known(dims))
-
-
-def _told_at_first(parts: Parts, steps: tuple[Draft, ...]) -> frozenset[str]:
-    """The same before anything is written; also what is transposed: the runtime asks what is read for its shape."""
-    turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
-    return frozenset((*parts.weights, *_fully_known(parts), *turned))
-
-
-def _refuse_folded(released: Released) -> None:
-    """Check that no gate asks for a shape that is known beforehand: the runtime would not wait for it.
-
-    Raises:
-        RematError: one does.
-    """
+    # Check that no gate asks for a shape that is known beforehand: the runtime would not wait for it.
     for draft in released.woven.drafts:
         is_asked = draft.step < 0 and draft.op_type == "Shape"
         if is_asked and _is_known(released.known.get(draft.reads[0], (None,))):
             raise RematError(f"'{draft.name}' cannot wait for '{draft.reads[0]}', whose shape is known: report this")
+    return released
 
 
 def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
@@ -96,45 +83,30 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
         draft.name: tuple(types[name] for name in draft.makes if name) for draft in woven.drafts
     }
     outputs = {port.name for port in parts.interface.outputs}
-    groups = _groups(to_graph(model, observed), outputs | set(scene.opaque))
-    shapes, known = free_shapes(Canvas(model, types, groups), infer)
-    declare(model, shapes)
-    return Released(model, woven, observed, known)
-
-
-def _groups(graph: Graph, left_out: set[str]) -> dict[str, int]:
-    """Number of the shape of each value that an op makes, as the judge sees the finished model.
-
-    The runtime works in place only where it knows both shapes to be equal, so these share a number. Views need not:
-    what is behind a barrier has a shape of its own, and its readers cannot know more than they are told.
-    """
+    # Number of the shape of each value that an op makes, as the judge sees the finished model.
+    graph = to_graph(model, observed)
+    left_out = outputs | set(scene.opaque)
     ids = tensor_ids(graph)
-    storage = {ids[i.tensor]: i.storage for i in baseline(make_problem(graph, _no_cost(graph))).instances}
+    # A profile for questions of storage only.
+    nowhere = Provenance("", "", "", "", "", 0, "", 0, 0, measured=False)
+    no_cost = Profile("any", "", nowhere, tuple(OpCost(op.name, 0) for op in graph.ops), 0, 0)
+    storage = {ids[i.tensor]: i.storage for i in baseline(make_problem(graph, no_cost)).instances}
     numbers: dict[int, int] = {}
     for op in graph.ops:
         for made in op.outputs:
             before = [old for old, new in op.in_place if new == made and storage.get(old) == storage[made]]
             numbers[made] = numbers[before[0]] if before else len(numbers)
     named = ((graph.tensors[tensor].name, number) for tensor, number in numbers.items())
-    return {name: number for name, number in named if name not in left_out}
-
-
-def _no_cost(graph: Graph) -> Profile:
-    """A profile for questions of storage only."""
-    nowhere = Provenance("", "", "", "", "", 0, "", 0, 0, measured=False)
-    return Profile("any", "", nowhere, tuple(OpCost(op.name, 0) for op in graph.ops), 0, 0)
+    groups = {name: number for name, number in named if name not in left_out}
+    shapes, known = free_shapes(Canvas(model, types, groups), infer)
+    declare(model, shapes)
+    return Released(model, woven, observed, known)
 
 
 def _dims(port: Port) -> tuple[int | str | None, ...] | None:
     if port.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else dim.value for dim in port.shape)
-
-
-def _known_ports(parts: Parts, scene: Scene) -> frozenset[str]:
-    """Inputs and outputs whose shape the interface gives away, and that some op reads."""
-    read = {name for step in scene.steps for name in step.all_reads}
-    return frozenset(name for name in _fully_known(parts) if name in read)
 
 
 def _fully_known(parts: Parts) -> list[str]:
@@ -198,11 +170,14 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
         weights.update(info.guard.weights)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
     scene = _scene(graph, steps, types, parts, taken)
+    # The same before anything is written; also what is transposed: the runtime asks what is read for its shape.
+    turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
+    told_at_first = frozenset((*parts.weights, *_fully_known(parts), *turned))
     scene = replace(
         scene,
         barriers=info.barriers & scene.types.keys(),
         form=info.gates,
-        told=_told_at_first(parts, steps),
+        told=told_at_first,
         guard=info.guard,
     )
     released = release_buffers(parts, scene, infer)
@@ -268,30 +243,28 @@ def drafts_of(
         if isinstance(step, Compute) and step.op >= first:
             used = (*plan.reads[number], *plan.makes[number])
             new = {_tensor(graph, ids, plan, i).name: names[i] for i in used}
-            drafts[number] = _draft(nodes[graph.ops[step.op - first].name], new, number, runs[step.op], taken)
+            # A draft of one run of an op; `new` maps tensor names to the instances that this run reads and makes.
+            node = nodes[graph.ops[step.op - first].name]
+            clone = runs[step.op]
+            reads = [value.name or "" if value is not None else "" for value in node.inputs]
+            outer = [value.name or "" for value in captured_values(node)]
+            drafts[number] = Draft(
+                name=fresh_name(f"{node.name}/remat_{clone}", taken) if clone else node.name or "",
+                op_type=node.op_type,
+                domain=node.domain,
+                reads=tuple(new.get(name, name) for name in reads),
+                makes=tuple(new.get(value.name or "", "") for value in node.outputs),
+                captured=tuple((name, new.get(name, name)) for name in outer),
+                source=node,
+                clone=clone,
+                step=number,
+            )
             runs[step.op] += 1
     return drafts
 
 
 def _tensor(graph: Graph, ids: Sequence[int], plan: Plan, instance: int) -> Tensor:
     return graph.tensors[ids[plan.instances[instance].tensor]]
-
-
-def _draft(node: ir.Node, new: Mapping[str, str], number: int, clone: int, taken: set[str]) -> Draft:
-    """A draft of one run of an op; `new` maps tensor names to the instances that this run reads and makes."""
-    reads = [value.name or "" if value is not None else "" for value in node.inputs]
-    outer = [value.name or "" for value in captured_values(node)]
-    return Draft(
-        name=fresh_name(f"{node.name}/remat_{clone}", taken) if clone else node.name or "",
-        op_type=node.op_type,
-        domain=node.domain,
-        reads=tuple(new.get(name, name) for name in reads),
-        makes=tuple(new.get(value.name or "", "") for value in node.outputs),
-        captured=tuple((name, new.get(name, name)) for name in outer),
-        source=node,
-        clone=clone,
-        step=number,
-    )
 
 
 def instance_names(graph: Graph, plan: Plan, ids: tuple[int, ...], taken: set[str]) -> list[str]:
@@ -370,7 +343,15 @@ def free_reshapes(
     opened: dict[str, str] = {}
     new: list[Draft] = []
     for step in steps:
-        target = _constant_target(step, weights)
+        # Name of the constant that gives a Reshape its complete shape, "" for everything else.
+        if step.op_type != "Reshape" or step.domain not in ("", "ai.onnx") or len(step.reads) != 2:
+            target = ""
+        else:
+            tensor = weights.get(step.reads[1])
+            if tensor is None or step.reads[0] in weights or not tensor.size or bool((tensor.numpy() < 1).any()):
+                target = ""
+            else:
+                target = step.reads[1]
         if target and target not in opened:
             values = weights[target].numpy().copy()
             values[0] = -1
@@ -378,13 +359,3 @@ def free_reshapes(
             all_weights[opened[target]] = ir.tensor(values, name=opened[target])
         new.append(replace(step, reads=(step.reads[0], opened[target])) if target else step)
     return tuple(new), all_weights
-
-
-def _constant_target(step: Draft, weights: Mapping[str, ir.TensorProtocol]) -> str:
-    """Name of the constant that gives a Reshape its complete shape, "" for everything else."""
-    if step.op_type != "Reshape" or step.domain not in ("", "ai.onnx") or len(step.reads) != 2:
-        return ""
-    tensor = weights.get(step.reads[1])
-    if tensor is None or step.reads[0] in weights or not tensor.size or bool((tensor.numpy() < 1).any()):
-        return ""
-    return step.reads[1]

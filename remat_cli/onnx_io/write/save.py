@@ -44,9 +44,26 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
     path = path.resolve()
     moving = _movable(model)
     if not moving or not (external or _bytes_of(moving) > INLINE_LIMIT_BYTES):
-        _save_alone(model, path)
+        # Write a model with its weights inside, and remove data files that the model it replaces had for itself.
+        unused = {data_path(path)} if _reads_its_data(path) else set()
+        with atomic_path(path) as temporary:
+            _write(temporary, [_serialise(_placed(model, None))])
+        _remove(unused | _old_style_data(path), model)
     else:
-        _save_pair(model, moving, path, packed)
+        # Write a model and its data file. All is on disk, under other names, before anything that was there changes.
+        data = data_path(path)
+        checksum = _checksum(_pieces(moving, packed))
+        with atomic_path(path) as temporary:
+            _write(temporary, [_serialise(_placed(model, data), _entries(moving, packed, checksum))])
+            if not _has_checksum(data, checksum):
+                with atomic_path(data) as beside:
+                    _write(beside, _pieces(moving, packed))
+                    _keep_open(model, {data})
+                    # Remove the old model, whose data is about to change; the new one inherits its mode.
+                    if path.exists():
+                        shutil.copymode(path, temporary)
+                        path.unlink()
+        _remove(_old_style_data(path), model)
 
 
 def wants_data_file(model: ir.Model) -> bool:
@@ -64,28 +81,6 @@ def has_data_file(model: ir.Model, external: bool | None) -> bool:
 def data_path(path: Path) -> Path:
     """Where the weights of the model at `path` are when they do not lie inside it."""
     return path.with_name(f"{path.name}.data")
-
-
-def _save_alone(model: ir.Model, path: Path) -> None:
-    """Write a model with its weights inside, and remove data files that the model it replaces had for itself."""
-    unused = {data_path(path)} if _reads_its_data(path) else set()
-    with atomic_path(path) as temporary:
-        _write(temporary, [_serialise(_placed(model, None))])
-    _remove(unused | _old_style_data(path), model)
-
-
-def _save_pair(model: ir.Model, moving: list[ir.TensorProtocol], path: Path, packed: PackedWeights) -> None:
-    """Write a model and its data file. All is on disk, under other names, before anything that was there changes."""
-    data = data_path(path)
-    checksum = _checksum(_pieces(moving, packed))
-    with atomic_path(path) as temporary:
-        _write(temporary, [_serialise(_placed(model, data), _entries(moving, packed, checksum))])
-        if not _has_checksum(data, checksum):
-            with atomic_path(data) as beside:
-                _write(beside, _pieces(moving, packed))
-                _keep_open(model, {data})
-                _take_away(path, temporary)
-    _remove(_old_style_data(path), model)
 
 
 def _serialise(model: ir.Model, entries: Mapping[str, Mapping[str, str]] = NO_ENTRIES) -> bytes:
@@ -170,24 +165,18 @@ def _placed(model: ir.Model, data: Path | None) -> ir.Model:
         tensor = value.const_value
         assert tensor is not None
         if data is not None and _is_movable(tensor):
-            value.const_value = _pointer(tensor, value.name or "", data, next(offsets))
+            name = value.name or ""
+            offset = next(offsets)
+            shape = ir.Shape(dims_of(tensor))
+            value.const_value = ir.ExternalTensor(
+                data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=data.parent
+            )
         elif isinstance(tensor, ir.ExternalTensor):
-            value.const_value = _in_memory(tensor)
-    return copy
-
-
-def _pointer(tensor: ir.TensorProtocol, name: str, data: Path, offset: int) -> ir.ExternalTensor:
-    shape = ir.Shape(dims_of(tensor))
-    return ir.ExternalTensor(
-        data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=data.parent
-    )
-
-
-def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
-    is_closed = tensor.raw is None
-    copy = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-    if is_closed:
-        tensor.release()
+            is_closed = tensor.raw is None
+            memory_copy = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+            if is_closed:
+                tensor.release()
+            value.const_value = memory_copy
     return copy
 
 
@@ -214,13 +203,6 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _take_away(path: Path, successor: Path) -> None:
-    """Remove the old model, whose data is about to change; the new one inherits its mode."""
-    if path.exists():
-        shutil.copymode(path, successor)
-        path.unlink()
 
 
 def _reads_its_data(path: Path) -> bool:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 import onnx_ir as ir
@@ -162,15 +161,7 @@ class _Writer:
     def write(self, segment: Segment, number: int) -> SegmentFile:
         """Write one segment."""
         drafts = [self.drafts[step] for step in segment.steps]
-        reads = self._reads(drafts, segment)
-        makes = tuple(self.names[instance] for instance in segment.exports)
-        model = self._model(drafts, reads, makes)
-        file = f"segment_{number:04}.onnx"
-        (self.folder / file).write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
-        return SegmentFile(file, reads, makes, tuple(d.name for d in drafts), segment.steps, named_weight_uses(model))
-
-    def _reads(self, drafts: list[Draft], segment: Segment) -> tuple[str, ...]:
-        """What comes from outside: imports, and model inputs that need no copy."""
+        # What comes from outside: imports, and model inputs that need no copy.
         made = {name for draft in drafts for name in draft.makes}
         outer = dict.fromkeys(name for draft in drafts for name in draft.all_reads if name not in made)
         known = {self.names[instance] for instance in segment.imports}
@@ -178,10 +169,20 @@ class _Writer:
         for name in outer:
             if name not in known and name not in self.weights:
                 raise ModelError(f"op '{drafts[0].name}' and those after it read '{name}', which is not there: report")
-        return tuple(name for name in outer if name in known)
+        reads = tuple(name for name in outer if name in known)
+        makes = tuple(self.names[instance] for instance in segment.exports)
+        model = self._model(drafts, reads, makes)
+        file = f"segment_{number:04}.onnx"
+        (self.folder / file).write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+        return SegmentFile(file, reads, makes, tuple(d.name for d in drafts), segment.steps, named_weight_uses(model))
 
     def _model(self, drafts: list[Draft], reads: tuple[str, ...], makes: tuple[str, ...]) -> ir.Model:
-        types = self._types(drafts, reads)
+        source = self.source
+        ids = _ids(source)
+        kinds = {name: source.graph.tensors[i] for name, i in zip(self.names, _tensors_of(source, ids), strict=True)}
+        kinds |= {source.graph.tensors[i].name: source.graph.tensors[i] for i in source.graph.model_inputs}
+        used = {*reads, *(name for draft in drafts for name in draft.makes if name)}
+        types = {name: TensorType(kinds[name].dtype, kinds[name].shape) for name in used}
         old = self.source.model
         ports = Interface(tuple(_port(name, types) for name in reads), tuple(_port(name, types) for name in makes))
         frame = ir.Graph(
@@ -195,14 +196,6 @@ class _Writer:
         model = assemble(Parts(empty, ports, self.weights, element_types(types)), drafts)
         declare(model, {name: kind.shape for name, kind in types.items()})
         return model
-
-    def _types(self, drafts: list[Draft], reads: tuple[str, ...]) -> dict[str, TensorType]:
-        source = self.source
-        ids = _ids(source)
-        kinds = {name: source.graph.tensors[i] for name, i in zip(self.names, _tensors_of(source, ids), strict=True)}
-        kinds |= {source.graph.tensors[i].name: source.graph.tensors[i] for i in source.graph.model_inputs}
-        used = {*reads, *(name for draft in drafts for name in draft.makes if name)}
-        return {name: TensorType(kinds[name].dtype, kinds[name].shape) for name in used}
 
 
 def _ids(source: SegmentSource) -> tuple[int, ...]:
@@ -250,7 +243,11 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
     """All weights, the large ones in files of the folder; and where those are."""
     tensors = {name: v.const_value for name, v in model.graph.initializers.items() if v.const_value is not None}
     outputs = {value.name for value in model.graph.outputs}
-    large = {name: tensor for name, tensor in tensors.items() if _is_large(tensor) or name in outputs}
+    large = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if (tensor.nbytes >= SMALL_BYTES and runtime_name(tensor.dtype) not in UNSHARED) or name in outputs
+    }
     stored: dict[str, StoredWeight] = {}
     linked: dict[str, str] = {}
     with (folder / WEIGHTS_FILE).open("wb") as file:
@@ -258,23 +255,15 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
             if isinstance(tensor, ir.ExternalTensor):
                 location, offset = _linked(tensor, folder, linked), tensor.offset or 0
             else:
-                location, offset = WEIGHTS_FILE, _append(file, tensor)
+                # Write a weight at the end of a file; returns where it starts.
+                append = file.tell()
+                file.write(tensor.tobytes())
+                file.write(bytes(-tensor.nbytes % ALIGNMENT))
+                location, offset = WEIGHTS_FILE, append
             dtype = runtime_name(tensor.dtype)
             stored[name] = StoredWeight(location, offset, dtype, dims_of(tensor), tensor.nbytes)
     placed = {name: _external(name, tensor, stored[name], folder) for name, tensor in large.items()}
     return {**tensors, **placed}, stored
-
-
-def _is_large(tensor: ir.TensorProtocol) -> bool:
-    return tensor.nbytes >= SMALL_BYTES and runtime_name(tensor.dtype) not in UNSHARED
-
-
-def _append(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
-    """Write a weight at the end of a file; returns where it starts."""
-    start = file.tell()
-    file.write(tensor.tobytes())
-    file.write(bytes(-tensor.nbytes % ALIGNMENT))
-    return start
 
 
 def _linked(tensor: ir.ExternalTensor, folder: Path, linked: dict[str, str]) -> str:

@@ -168,7 +168,18 @@ class _Writer:
         gated, gate = self._gated, list[ir.Node]()
         for node in nodes:
             if is_loop(node.name):
-                self._into_loop(node, sequence)
+                # Tiles run without a memory pattern too, and with kernels that pack weights: the runtime packs weights
+                # that a body has itself, or takes from right outside, not from further out, and products with weights
+                # that are not packed have other bits. So weights that only ops of one body read move in.
+                for body in _bodies(node):
+                    reads = [value for each in body for value in each.inputs if value is not None]
+                    for value in dict.fromkeys(reads):
+                        if is_zero(value.name or ""):
+                            self._instead_of_zero(value, node, body, sequence)
+                    for value in list(_only_in(body, self._graph)):
+                        del self._graph.initializers[value.name or ""]
+                        body.register_initializer(value)
+                self._graph.initializers.pop(zero_of(node.name), None)
         readers = [(node, at) for node in nodes for at, value in enumerate(node.inputs) if value is gated]
         assert gated.shape is not None
         length = self.op(gate, "waits", "SequenceLength", [sequence])
@@ -181,21 +192,6 @@ class _Writer:
         for value in small:
             del self._graph.initializers[value.name or ""]
         return ir.Graph([], outputs, nodes=[*gate, *nodes], initializers=small, name=f"{PREFIX}graph")
-
-    def _into_loop(self, node: ir.Node, sequence: ir.Value) -> None:
-        """Let tiles run without a memory pattern too, and with kernels that pack weights.
-
-        The runtime packs weights that a body has itself, or takes from right outside, not from further out; products
-        with weights that are not packed have other bits. So weights that only ops of one body read move in.
-        """
-        for body in _bodies(node):
-            zeros = {value for each in body for value in each.inputs if value is not None and is_zero(value.name or "")}
-            for value in zeros:
-                self._instead_of_zero(value, node, body, sequence)
-            for value in list(_only_in(body, self._graph)):
-                del self._graph.initializers[value.name or ""]
-                body.register_initializer(value)
-        self._graph.initializers.pop(zero_of(node.name), None)
 
     def _instead_of_zero(self, zero: ir.Value, loop: ir.Node, body: ir.Graph, sequence: ir.Value) -> None:
         """Let a body take the length of the sequence for the zero of its loop."""
@@ -265,6 +261,11 @@ def form_of(model: ir.Model) -> SteadyForm | None:
     return SteadyForm(tuple(map(int, _listed(sizes))), tuple(early))
 
 
+def lost_metadata(model: ir.Model) -> bool:
+    """Whether a model has the form, and nothing is left of what its file said of that."""
+    return _body_of(model) is not None and FORM_KEY not in model.metadata_props
+
+
 def _listed(sizes: str) -> list[str]:
     return sizes.split(",") if sizes else []
 
@@ -297,7 +298,11 @@ def seen_through(model: ir.Model) -> ir.Model:
     for node in nodes:
         if is_loop(node.name):
             _out_of_loop(graph, node)
-    _open_gate(graph, nodes)
+    # Let all that read the view of an input read the input.
+    gate = next(node for node in nodes if node.name == f"{PREFIX}input")
+    gated = gate.inputs[0]
+    assert gated is not None
+    gate.outputs[0].replace_all_uses_with(gated, replace_graph_outputs=True)
     graph.extend([node for node in nodes if not (node.name or "").startswith(PREFIX)])
     for value, now in zip(outer, graph.outputs, strict=True):
         now.name, now.shape, now.type = value.name, value.shape, value.type
@@ -334,14 +339,6 @@ def _zero(graph: ir.Graph, loop: ir.Node) -> ir.Value:
         zero = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
         graph.register_initializer(zero)
     return graph.initializers[name]
-
-
-def _open_gate(graph: ir.Graph, nodes: list[ir.Node]) -> None:
-    """Let all that read the view of an input read the input."""
-    gate = next(node for node in nodes if node.name == f"{PREFIX}input")
-    gated = gate.inputs[0]
-    assert gated is not None
-    gate.outputs[0].replace_all_uses_with(gated, replace_graph_outputs=True)
 
 
 def as_in_branch(model: ir.Model, early: Sequence[str] = ()) -> ir.Model:

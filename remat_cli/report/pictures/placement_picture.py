@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remat_cli.report.explain import PlacedLife, PlacedStep, PlacementMatrix
+from remat_cli.report.explain import PlacedLife, PlacementMatrix
 from remat_cli.report.style import Role, Style, painted, plural, shorten
 
 MOST_ROWS = 24
@@ -126,7 +126,19 @@ def _memory_lines(matrix: PlacementMatrix, memory: int, frame: _Frame, style: St
         cells = [_cell(row, column, frame, marks, kept, glyphs) for column in range(frame.columns)]
         if any(cell is not None for cell in cells):
             name = f"{_row_name(matrix, frame, row):<{margin}}"
-            lines.append(f"  {name} {_bar(style)}{_paint(cells, frame, glyphs, style)}".rstrip())
+            # One row of cells.
+            pieces: list[tuple[str, Role | None]] = []
+            for cell in cells:
+                more = frame.cell_width - 1
+                if cell is None:
+                    pieces.append((" " * (more + 1), None))
+                else:
+                    mark, goes_on = cell
+                    filler = _filler(mark, frame, glyphs) if goes_on else " "
+                    pieces += [(mark.char, mark.role), (filler * more, "faint" if goes_on else None)]
+            while pieces and pieces[-1][0].isspace():
+                pieces.pop()
+            lines.append(f"  {name} {_bar(style)}{painted(pieces, style)}".rstrip())
     return [*lines, f"  {'':<{margin}} {_ruler(frame, style)}"] if lines else ["  (nothing)"]
 
 
@@ -142,25 +154,22 @@ def _marks(matrix: PlacementMatrix, memory: int, frame: _Frame, glyphs: _Glyphs)
     """What happens in one memory, by row and column: of what matters most, what there is most of."""
     found: dict[tuple[int, int], Counter[_Mark]] = defaultdict(Counter)
     for number, step in enumerate(matrix.steps):
-        mark = _mark(matrix, memory, step, glyphs)
+        # How a step shows in one memory: None where it has nothing to do with it.
+        role = DEVICE_ROLES[step.device % len(DEVICE_ROLES)]
+        if step.kind == "copy" and step.target is not None and matrix.memory_of[step.target] == memory:
+            mark = _Mark(3, glyphs.copied_in, "strong")
+        elif matrix.memory_of[step.device] != memory:
+            mark = None
+        elif step.kind == "copy":
+            mark = _Mark(2, glyphs.copied_out, "strong")
+        elif step.kind == "given":
+            mark = _Mark(1, glyphs.given, "faint")
+        else:
+            letter = _letter(step.device)
+            mark = _Mark(5, letter.lower(), role) if step.kind == "recompute" else _Mark(4, letter, role)
         if mark is not None:
             found[frame.row(step.row), frame.column(number)][mark] += 1
     return {place: max(counts, key=lambda mark: (mark.rank, counts[mark])) for place, counts in found.items()}
-
-
-def _mark(matrix: PlacementMatrix, memory: int, step: PlacedStep, glyphs: _Glyphs) -> _Mark | None:
-    """How a step shows in one memory: None where it has nothing to do with it."""
-    role = DEVICE_ROLES[step.device % len(DEVICE_ROLES)]
-    if step.kind == "copy" and step.target is not None and matrix.memory_of[step.target] == memory:
-        return _Mark(3, glyphs.copied_in, "strong")
-    if matrix.memory_of[step.device] != memory:
-        return None
-    if step.kind == "copy":
-        return _Mark(2, glyphs.copied_out, "strong")
-    if step.kind == "given":
-        return _Mark(1, glyphs.given, "faint")
-    letter = _letter(step.device)
-    return _Mark(5, letter.lower(), role) if step.kind == "recompute" else _Mark(4, letter, role)
 
 
 def _kept(lives: Sequence[PlacedLife], memory: int, frame: _Frame) -> dict[tuple[int, int], int]:
@@ -195,22 +204,6 @@ def _cell(
     return _Mark(0, glyphs.shades[min(2, int(3 * share))], "faint"), goes_on
 
 
-def _paint(cells: Sequence[tuple[_Mark, bool] | None], frame: _Frame, glyphs: _Glyphs, style: Style) -> str:
-    """One row of cells."""
-    pieces: list[tuple[str, Role | None]] = []
-    for cell in cells:
-        more = frame.cell_width - 1
-        if cell is None:
-            pieces.append((" " * (more + 1), None))
-        else:
-            mark, goes_on = cell
-            filler = _filler(mark, frame, glyphs) if goes_on else " "
-            pieces += [(mark.char, mark.role), (filler * more, "faint" if goes_on else None)]
-    while pieces and pieces[-1][0].isspace():
-        pieces.pop()
-    return painted(pieces, style)
-
-
 def _filler(mark: _Mark, frame: _Frame, glyphs: _Glyphs) -> str:
     """What stands between a cell and the next one that is kept."""
     if not frame.is_compressed:
@@ -239,15 +232,11 @@ def _legend(matrix: PlacementMatrix, frame: _Frame, style: Style) -> list[str]:
     entries += [f"{glyphs.copied_in} copied in", f"{glyphs.copied_out} copied out"] if "copy" in kinds else []
     entries += [f"{glyphs.given} given by the caller"] if "given" in kinds else []
     entries += [f"{' '.join(glyphs.shades)} some to all kept" if frame.is_compressed else f"{glyphs.kept} kept"]
-    return _wrapped(entries, style.width)
-
-
-def _wrapped(entries: Sequence[str], width: int) -> list[str]:
-    """Entries side by side, as many per line as fit."""
+    # Entries side by side, as many per line as fit.
     lines = [""]
     for entry in entries:
         longer = f"{lines[-1]}   {entry}" if lines[-1] else f"  {entry}"
-        if lines[-1] and len(longer) > width:
+        if lines[-1] and len(longer) > style.width:
             lines.append(f"  {entry}")
         else:
             lines[-1] = longer

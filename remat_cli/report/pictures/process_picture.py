@@ -28,7 +28,18 @@ def process_svg(seen: ProcessSeen) -> bytes:
             axes.plot(places, heights, color=color, linewidth=1.6, label=text)
         if seen.budget_bytes is not None:
             draw_budget(axes, seen.budget_bytes)
-        _dress(axes, len(seen.traces[0].marks))
+        # Axes, legend and the names of the phases.
+        phases = len(seen.traces[0].marks)
+        undress(axes)
+        axes.set_xlim(0, phases)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.02)
+        axes.set_ylabel("resident memory, MiB")
+        axes.set_xticks([phase + 0.5 for phase in range(phases)], ["load", *(f"run {n}" for n in range(1, phases))])
+        axes.tick_params(axis="x", length=0)
+        for edge in range(1, phases):
+            axes.axvline(edge, color=INK, alpha=0.25, linewidth=0.6)
+        place = {"loc": "upper left", "bbox_to_anchor": (0, 1.16), "borderaxespad": 0}
+        axes.legend(**place, ncols=4, columnspacing=1.4, handlelength=1.6, frameon=False, fontsize=10)
 
     return draw_svg(INCHES, draw)
 
@@ -42,17 +53,3 @@ def phases_of(trace: ProcessTrace) -> list[float]:
         length = trace.marks[phase] - start
         places.append(phase + min(1.0, (seconds - start) / length if length > 0 else 1.0))
     return places
-
-
-def _dress(axes: Any, phases: int) -> None:
-    """Axes, legend and the names of the phases."""
-    undress(axes)
-    axes.set_xlim(0, phases)
-    axes.set_ylim(0, axes.get_ylim()[1] * 1.02)
-    axes.set_ylabel("resident memory, MiB")
-    axes.set_xticks([phase + 0.5 for phase in range(phases)], ["load", *(f"run {n}" for n in range(1, phases))])
-    axes.tick_params(axis="x", length=0)
-    for edge in range(1, phases):
-        axes.axvline(edge, color=INK, alpha=0.25, linewidth=0.6)
-    place = {"loc": "upper left", "bbox_to_anchor": (0, 1.16), "borderaxespad": 0}
-    axes.legend(**place, ncols=4, columnspacing=1.4, handlelength=1.6, frameon=False, fontsize=10)

@@ -104,8 +104,26 @@ def memory_svg(
         if budget_bytes is not None:
             draw_budget(axes, budget_bytes)
         if shading is not None:
-            _draw_shading(axes, shading, curves[-1].edges)
-        _dress(axes, title, "time, ms (predicted)" if curves[-1].times_ns else "step (one op each)")
+            # A band from top to bottom behind each stretch, its mark above it; one entry in the legend for all.
+            edges = curves[-1].edges
+            for number, (mark, first, last) in enumerate(shading.runs):
+                start, stop = edges[first], edges[last + 1]
+                axes.axvspan(
+                    start, stop, color=BAND, alpha=0.16, linewidth=0, zorder=0, label=None if number else shading.label
+                )
+                place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": 9}
+                axes.text((start + stop) / 2, 1.005, mark, color=BAND, **place)
+        # Axes, legend and title, without anything that needs no ink.
+        across = "time, ms (predicted)" if curves[-1].times_ns else "step (one op each)"
+        axes.set_xlabel(across)
+        axes.set_ylabel("memory held, MiB")
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.02)
+        axes.margins(x=0)
+        undress(axes)
+        place = {"loc": "upper left", "bbox_to_anchor": (0, 1.16), "borderaxespad": 0}
+        axes.legend(**place, ncols=4, columnspacing=1.4, handlelength=1.6, frameon=False, fontsize=10)
+        if title:
+            axes.set_title(title, loc="left", pad=32, fontsize=12, fontweight="bold")
 
     return draw_svg((8.4, 3.6), draw)
 
@@ -161,34 +179,10 @@ def draw_curve(axes: Any, curve: Curve, color: str, alpha: float, width: float =
     axes.step(curve.edges, heights, where="post", color=color, linewidth=width, label=label)
 
 
-def _draw_shading(axes: Any, shading: Shading, edges: Sequence[float]) -> None:
-    """A band from top to bottom behind each stretch, its mark above it; one entry in the legend for all."""
-    for number, (mark, first, last) in enumerate(shading.runs):
-        start, stop = edges[first], edges[last + 1]
-        axes.axvspan(
-            start, stop, color=BAND, alpha=0.16, linewidth=0, zorder=0, label=None if number else shading.label
-        )
-        place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": 9}
-        axes.text((start + stop) / 2, 1.005, mark, color=BAND, **place)
-
-
 def draw_budget(axes: Any, budget_bytes: int) -> None:
     """A dashed line across."""
     label = f"budget: {format_bytes(budget_bytes)}"
     axes.axhline(budget_bytes / MIB, color=BUDGET, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
-
-
-def _dress(axes: Any, title: str, across: str) -> None:
-    """Axes, legend and title, without anything that needs no ink."""
-    axes.set_xlabel(across)
-    axes.set_ylabel("memory held, MiB")
-    axes.set_ylim(0, axes.get_ylim()[1] * 1.02)
-    axes.margins(x=0)
-    undress(axes)
-    place = {"loc": "upper left", "bbox_to_anchor": (0, 1.16), "borderaxespad": 0}
-    axes.legend(**place, ncols=4, columnspacing=1.4, handlelength=1.6, frameon=False, fontsize=10)
-    if title:
-        axes.set_title(title, loc="left", pad=32, fontsize=12, fontweight="bold")
 
 
 COLORS = ("#2f81f7", "#3fb950", "#a371f7", "#39c5cf", "#db61a2")
@@ -234,12 +228,8 @@ def draw_placement(report: InspectReport, matrix: PlacementMatrix) -> Any:
     axes[-1][0].set_xlim(0, max(1, len(matrix.steps)))
     axes[-1][0].xaxis.set_major_locator(MaxNLocator(integer=True))
     name = report.path.replace("\\", "/").rpartition("/")[2]
-    _draw_legend(figure, matrix, f"Placement: {name}")
-    return figure
-
-
-def _draw_legend(figure: Any, matrix: PlacementMatrix, title: str) -> None:
-    """Title and legend above the panels, one box, so that they never overlap."""
+    # Title and legend above the panels, one box, so that they never overlap.
+    title = f"Placement: {name}"
     figure.legend(
         handles=_legend(matrix),
         loc="outside upper left",
@@ -252,6 +242,7 @@ def _draw_legend(figure: Any, matrix: PlacementMatrix, title: str) -> None:
         columnspacing=1.4,
         borderaxespad=0.3,
     )
+    return figure
 
 
 def _inches(rows: int) -> float:
@@ -281,7 +272,14 @@ def _draw_matrix(axes: Any, matrix: PlacementMatrix, memory: int, rows: Sequence
             ]
             points = EDGE_POINTS[kind][len(matrix.steps) > FEW_STEPS]
             _draw_cells(axes, cells, COLORS[device % len(COLORS)], 1.0, points, edge)
-    _draw_copies(axes, matrix, memory, place)
+    # A triangle for each copy: downwards where a value comes in, upwards where it leaves.
+    size = 26 if len(matrix.steps) <= FEW_STEPS else 6
+    copies = [(n, step) for n, step in enumerate(matrix.steps) if step.kind == "copy" and step.target is not None]
+    coming = [(n, step.row) for n, step in copies if matrix.memory_of[step.target or 0] == memory]
+    leaving = [(n, step.row) for n, step in copies if matrix.memory_of[step.device] == memory]
+    for found, marker in ((coming, "v"), (leaving, "^")):
+        across, down = [n + 0.5 for n, _ in found], [place[row] + 0.5 for _, row in found]
+        axes.scatter(across, down, s=size, marker=marker, color=BUDGET, linewidths=0, zorder=3)
     _dress_matrix(axes, matrix, memory, rows)
 
 
@@ -294,17 +292,6 @@ def _draw_cells(
     corners = [[(a, r), (b + 1, r), (b + 1, r + 1), (a, r + 1)] for r, a, b in cells]
     look: dict[str, Any] = {"facecolors": color, "alpha": alpha, "edgecolors": edge, "linewidths": edge_points}
     axes.add_collection(PolyCollection(corners, zorder=4 if edge == AGAIN else 2, **look), autolim=False)
-
-
-def _draw_copies(axes: Any, matrix: PlacementMatrix, memory: int, place: dict[int, int]) -> None:
-    """A triangle for each copy: downwards where a value comes in, upwards where it leaves."""
-    size = 26 if len(matrix.steps) <= FEW_STEPS else 6
-    copies = [(n, step) for n, step in enumerate(matrix.steps) if step.kind == "copy" and step.target is not None]
-    coming = [(n, step.row) for n, step in copies if matrix.memory_of[step.target or 0] == memory]
-    leaving = [(n, step.row) for n, step in copies if matrix.memory_of[step.device] == memory]
-    for found, marker in ((coming, "v"), (leaving, "^")):
-        across, down = [n + 0.5 for n, _ in found], [place[row] + 0.5 for _, row in found]
-        axes.scatter(across, down, s=size, marker=marker, color=BUDGET, linewidths=0, zorder=3)
 
 
 def _dress_matrix(axes: Any, matrix: PlacementMatrix, memory: int, rows: Sequence[int]) -> None:

@@ -54,7 +54,16 @@ def time_copies(job: LinkJob, advance: Advance) -> tuple[CopyTime, ...]:
     for number, size_bytes in enumerate(SIZES):
         with runtime_errors("ONNX Runtime cannot copy between the devices"):
             copy = finished(copier(size_bytes, place_of(devices[0]), place_of(devices[1])), devices[1])
-            least, second = sorted(_times_ns(copy))[:2]
+            # Wall times of runs, after one to warm up; what a run returns is freed outside of the time.
+            copy()
+            times_ns: list[int] = []
+            end = time.monotonic() + LEAST_SECONDS
+            while len(times_ns) < LEAST_RUNS or (len(times_ns) < MOST_RUNS and time.monotonic() < end):
+                start = time.perf_counter_ns()
+                made = copy()
+                times_ns.append(time.perf_counter_ns() - start)
+                del made
+            least, second = sorted(times_ns)[:2]
         found.append(CopyTime(size_bytes, least, second))
         advance(number + 1, len(SIZES))
     return tuple(found)
@@ -102,16 +111,3 @@ def _nonnegative_fit(rows: Any) -> tuple[float, float]:
     first, second = rows[:, 0], rows[:, 1]
     singles = [(float(first.sum() / (first @ first)), 0.0), (0.0, float(second.sum() / (second @ second)))]
     return min(singles, key=lambda pair: float(np.square(rows @ np.array(pair) - ones).sum()))
-
-
-def _times_ns(run: Callable[[], object]) -> list[int]:
-    """Wall times of runs, after one to warm up; what a run returns is freed outside of the time."""
-    run()
-    times: list[int] = []
-    end = time.monotonic() + LEAST_SECONDS
-    while len(times) < LEAST_RUNS or (len(times) < MOST_RUNS and time.monotonic() < end):
-        start = time.perf_counter_ns()
-        made = run()
-        times.append(time.perf_counter_ns() - start)
-        del made
-    return times

@@ -163,19 +163,15 @@ class _Lines:
 
 def measure_ops_here(job: OpsJob, advance: Advance) -> int:
     """Measure in this process; the file of findings appears once the device has run the least model."""
-    _check_device(job)
+    session = open_session(Path(job.call_model), job.request.settings)
+    with runtime_errors("ONNX Runtime fails to run the least model"):
+        run_session(session, read_inputs(call_inputs(), {}, 0))
     with Path(job.findings).open("ab", buffering=0) as stream:
         for number, op in enumerate(job.ops):
             finding = measure_op(op, job.request)
             stream.write(msgspec.json.encode(finding) + b"\n")
             advance(number + 1, len(job.ops))
     return len(job.ops)
-
-
-def _check_device(job: OpsJob) -> None:
-    session = open_session(Path(job.call_model), job.request.settings)
-    with runtime_errors("ONNX Runtime fails to run the least model"):
-        run_session(session, read_inputs(call_inputs(), {}, 0))
 
 
 def measure_op(op: OpJob, request: OpRequest) -> OpFinding:

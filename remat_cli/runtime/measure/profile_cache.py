@@ -229,7 +229,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if not isinstance(error, DamagedCache) and getattr(error, "sqlite_errorcode", None) not in NOT_A_DATABASE:
             raise
-        _remove(path)
+        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+            path.with_name(name).unlink(missing_ok=True)
         return _open_in_turn(path)
 
 
@@ -263,8 +264,3 @@ def _open(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
-
-
-def _remove(path: Path) -> None:
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        path.with_name(name).unlink(missing_ok=True)

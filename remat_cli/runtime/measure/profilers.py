@@ -21,6 +21,7 @@ from remat_cli.runtime.sessions._ort import (
     pack_all,
     run_fresh,
     run_session,
+    running,
     runtime_errors,
     share_arena,
     unpack,
@@ -149,11 +150,14 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     advance(1, total)
     runs, times, beside = _rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
     advance(total, total)
-    durations = _durations_us(runs)
+    durations: dict[str, list[int]] = {}
+    for run in runs:
+        for event in run.events:
+            durations.setdefault(event.name, []).append(event.duration_us)
     workspace = workspace_bytes(first.events, seen.temporary)
     for name in job.op_names:
         if name not in durations:
-            raise RuntimeFailure(f"{path.name}: the runtime did not run op '{name}', so it has no measured cost")
+            raise RuntimeFailure("", path.name, f": the runtime did not run op '{name}', so it has no measured cost")
     ops = tuple(cost_of(name, durations[name], workspace.get(name, 0)) for name in job.op_names)
     return Measured(
         ops=ops,
@@ -244,7 +248,7 @@ def observe_in_fitting_arena(path: Path, feeds: Mapping[str, Array], request: Pr
             share_arena(options)
         with (
             profiled_session(path, request.settings, options) as (session, runs),
-            runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+            runtime_errors(running(path)),
         ):
             start = time.perf_counter_ns()
             outputs = run_session(session, feeds)
@@ -266,7 +270,7 @@ def _rounds(
     path, request = Path(job.model), job.request
     with (
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
-        runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+        runtime_errors(running(path)),
     ):
         plain = request.default_settings
         if job.beside is None:
@@ -329,14 +333,6 @@ def _run_block(session: Any, times: list[int], feeds: Mapping[str, Array], reque
             return
 
 
-def _durations_us(runs: Sequence[ProfiledRun]) -> dict[str, list[int]]:
-    durations: dict[str, list[int]] = {}
-    for run in runs:
-        for event in run.events:
-            durations.setdefault(event.name, []).append(event.duration_us)
-    return durations
-
-
 def cost_of(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:
     """The cost of an op that took so long in some runs."""
     return OpCost(name, 1000 * min(durations_us), workspace, noise_percent(durations_us))
@@ -356,7 +352,7 @@ def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
     session = open_session(path, settings)
-    doing = f"ONNX Runtime fails to run {path.name}"
+    doing = running(path)
 
     def run(options: Any) -> list[int]:
         times: list[int] = []

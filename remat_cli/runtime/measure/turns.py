@@ -23,6 +23,7 @@ from remat_cli.runtime.sessions._ort import (
     pack_all,
     run_fresh,
     run_session,
+    running,
     runtime_errors,
     share_arena,
     unpack,
@@ -189,7 +190,7 @@ def _unpacked(feeds: Sequence[Sequence[PackedArray]]) -> list[dict[str, Array]]:
 def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSettings, options: Any) -> RunFigures:
     with (
         profiled_session(path, settings, options) as (session, runs),
-        runtime_errors(f"ONNX Runtime fails to run {path.name}"),
+        runtime_errors(running(path)),
     ):
         prints = [prints_of(run_session(session, group)) for group in feeds]
     return figures_of(path, runs, prints)

@@ -11,6 +11,7 @@ from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.base.processes import forked
 from remat_cli.runtime.sessions._ort import (
     Advance,
+    Doing,
     PackedArray,
     ignore_progress,
     import_ort,
@@ -20,13 +21,12 @@ from remat_cli.runtime.sessions._ort import (
     started,
     unpack,
 )
+from remat_cli.runtime.sessions.error_text import OUT_OF_MEMORY
 from remat_cli.runtime.sessions.session import SessionSettings, open_session, session_options, wait_without_spinning
 
 RUNS: Final = 3
 GROWTH: Final = (1.0, 1.1, 1.25, 1.6, 2.1, 3.0, 5.0)
 """Caps that are tried first, as multiples of the live bytes: fragmentation rarely needs more than a quarter."""
-OUT_OF_MEMORY: Final = ("Available memory of", "Failed to allocate memory", "bad_alloc", "bad allocation")
-"""Parts of what the runtime says when an allocation fails."""
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -244,7 +244,7 @@ def runs_under(trial: Trial) -> bool:
         with started(try_cap, trial, forked, trial.settings.run_seconds) as worker:
             return worker.answer()
     except RematError as error:
-        raise RuntimeFailure(f"a capped run of {Path(trial.model).name} crashed: {error}") from None
+        raise RuntimeFailure("a capped run of ", Path(trial.model).name, f" crashed: {error}") from None
 
 
 def try_cap(job: Trial, advance: Advance) -> bool:
@@ -260,16 +260,13 @@ def try_cap(job: Trial, advance: Advance) -> bool:
     share_arena(options, job.cap_bytes)
     try:
         session = open_session(path, job.settings, options)
-        with runtime_errors(f"{path.name} under a cap of {job.cap_bytes} bytes"):
+        with runtime_errors(Doing("", path.name, f" under a cap of {job.cap_bytes} bytes")):
             for _ in range(job.runs):
                 run_session(session, feeds)
     except RuntimeFailure as error:
-        if not _is_out_of_memory(error):
+        text = str(error.__cause__)
+        is_out_of_memory = any(sign in text for sign in OUT_OF_MEMORY)
+        if not is_out_of_memory:
             raise
         return False  # the answer to the question
     return True
-
-
-def _is_out_of_memory(error: RuntimeFailure) -> bool:
-    text = str(error.__cause__)
-    return any(sign in text for sign in OUT_OF_MEMORY)

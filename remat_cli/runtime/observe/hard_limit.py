@@ -25,9 +25,9 @@ import msgspec
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, started
 from remat_cli.core.values.resident import LimitKind
-from remat_cli.runtime.observe.caps import OUT_OF_MEMORY
 from remat_cli.runtime.observe.resident import held_runs, ready, status_bytes
-from remat_cli.runtime.sessions._ort import Advance, PackedArray, one_line, runtime_errors, too_long
+from remat_cli.runtime.sessions._ort import Advance, Doing, PackedArray, runtime_errors, too_long
+from remat_cli.runtime.sessions.error_text import OUT_OF_MEMORY, one_line
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
 
 SURVIVED: Final = "all runs ended"
@@ -137,12 +137,12 @@ def _answer(job: _LimitedJob) -> HardLimitAnswer:
             return worker.answer(count)
     except Silent:
         name, seconds = Path(job.job.model).name, job.job.settings.run_seconds
-        raise RuntimeFailure(too_long(f"a limited run of {name} was ended", seconds)) from None
+        raise Doing("a limited run of ", name, " was ended").failed(too_long(seconds)) from None
     except ProcessDied as died:
         by_system = died.code == -signal.SIGKILL
         if died.code >= 0 or (by_system and not (job.cgroup and _kills(job.cgroup))):
             name = Path(job.job.model).name
-            raise RuntimeFailure(f"a limited run of {name} broke down, not by its limit: {died}") from None
+            raise RuntimeFailure("a limited run of ", name, f" broke down, not by its limit: {died}") from None
         return HardLimitAnswer(False, runs_done, job.kind, KILLED if by_system else str(died))
 
 
@@ -160,35 +160,44 @@ def run_limited(job: _LimitedJob, advance: Advance) -> HardLimitAnswer:
     with _limited(job.cgroup, work.limit_bytes):
         try:
             runs = held_runs(open_session(path, work.settings), feeds, work.held)
-            with runtime_errors(f"{path.name} under a limit of {work.limit_bytes} bytes"):
+            with runtime_errors(Doing("", path.name, f" under a limit of {work.limit_bytes} bytes")):
                 for _ in range(work.runs):
                     next(runs)
                     runs_done += 1
                     advance(runs_done, work.runs)
         except (RuntimeFailure, MemoryError) as error:
-            return HardLimitAnswer(False, runs_done, job.kind, _reason(error))
+            # One line on an error that the limit has caused; any other goes on.
+            if isinstance(error, MemoryError):
+                reason = "Python has no memory left"
+            else:
+                cause = error.__cause__ or error
+                if not any(sign in str(cause) for sign in NO_MEMORY):
+                    raise error
+                reason = "bad_alloc" if "bad_alloc" in str(cause) else f"the runtime: {one_line(cause)}"
+            return HardLimitAnswer(False, runs_done, job.kind, reason)
     return HardLimitAnswer(True, runs_done, job.kind, SURVIVED)
-
-
-def _reason(error: RuntimeFailure | MemoryError) -> str:
-    """One line on an error that the limit has caused; any other goes on.
-
-    Raises:
-        RuntimeFailure: memory was not the reason.
-    """
-    if isinstance(error, MemoryError):
-        return "Python has no memory left"
-    cause = error.__cause__ or error
-    if not any(sign in str(cause) for sign in NO_MEMORY):
-        raise error
-    return "bad_alloc" if "bad_alloc" in str(cause) else f"the runtime: {one_line(cause)}"
 
 
 @contextlib.contextmanager
 def _limited(cgroup: MemoryCgroup | None, limit_bytes: int) -> Iterator[None]:
     """So many bytes more than now for this process. RLIMIT_DATA ends with the block, so that it can still answer."""
     if cgroup:
-        _limit(cgroup, _held_bytes(cgroup) + limit_bytes)
+        # What is charged to a cgroup and cannot be dropped: all but pages of files.
+        usage, cache = {"cgroup v2": ("memory.current", "file"), "cgroup v1": ("memory.usage_in_bytes", "cache")}[
+            cgroup.kind
+        ]
+        stat = _counts(cgroup.path / "memory.stat")
+        held_bytes = int((cgroup.path / usage).read_text(encoding="ascii")) - stat[cache] + stat.get("shmem", 0)
+        # Set a cgroup's limit, without swap where the system counts that.
+        allowed_bytes = held_bytes + limit_bytes
+        names = {
+            "cgroup v2": ("memory.max", "memory.swap.max", "0"),
+            "cgroup v1": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", str(allowed_bytes)),
+        }
+        limit, swap, swap_limit = names[cgroup.kind]
+        _write(cgroup.path / limit, str(allowed_bytes))
+        with contextlib.suppress(OSError):
+            _write(cgroup.path / swap, swap_limit)
         yield
         return
     import resource
@@ -199,27 +208,6 @@ def _limited(cgroup: MemoryCgroup | None, limit_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def _limit(cgroup: MemoryCgroup, limit_bytes: int) -> None:
-    """Set a cgroup's limit, without swap where the system counts that."""
-    names = {
-        "cgroup v2": ("memory.max", "memory.swap.max", "0"),
-        "cgroup v1": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", str(limit_bytes)),
-    }
-    limit, swap, swap_limit = names[cgroup.kind]
-    _write(cgroup.path / limit, str(limit_bytes))
-    with contextlib.suppress(OSError):
-        _write(cgroup.path / swap, swap_limit)
-
-
-def _held_bytes(cgroup: MemoryCgroup) -> int:
-    """What is charged to a cgroup and cannot be dropped: all but pages of files."""
-    usage, cache = {"cgroup v2": ("memory.current", "file"), "cgroup v1": ("memory.usage_in_bytes", "cache")}[
-        cgroup.kind
-    ]
-    stat = _counts(cgroup.path / "memory.stat")
-    return int((cgroup.path / usage).read_text(encoding="ascii")) - stat[cache] + stat.get("shmem", 0)
 
 
 def _kills(cgroup: MemoryCgroup) -> int:
@@ -253,25 +241,18 @@ def child_cgroup(parent: MemoryCgroup) -> Iterator[MemoryCgroup]:
     except OSError as error:
         raise ConfigError(f"{parent.folder}: no cgroup can be made in it: {error.strerror}") from None
     try:
-        if not (Path(folder) / _limit_file(parent.kind)).exists():
+        if not (Path(folder) / ("memory.max" if parent.kind == "cgroup v2" else "memory.limit_in_bytes")).exists():
             raise ConfigError(f"{parent.folder}: a cgroup in it does not limit memory: enable that controller for it")
         yield MemoryCgroup(parent.kind, folder)
     finally:
-        _remove(Path(folder))
-
-
-def _limit_file(kind: Literal["cgroup v2", "cgroup v1"]) -> str:
-    return "memory.max" if kind == "cgroup v2" else "memory.limit_in_bytes"
-
-
-def _remove(folder: Path) -> None:
-    """Remove a cgroup, which the system allows a moment after its last process has ended."""
-    end = time.monotonic() + REMOVAL_SECONDS
-    while folder.exists() and time.monotonic() < end:
-        try:
-            folder.rmdir()
-        except OSError:
-            time.sleep(0.01)
+        # Remove a cgroup, which the system allows a moment after its last process has ended.
+        remove_folder = Path(folder)
+        end = time.monotonic() + REMOVAL_SECONDS
+        while remove_folder.exists() and time.monotonic() < end:
+            try:
+                remove_folder.rmdir()
+            except OSError:
+                time.sleep(0.01)
 
 
 def named_cgroup(folder: str) -> MemoryCgroup:

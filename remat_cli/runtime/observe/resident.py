@@ -19,7 +19,7 @@ import msgspec
 
 from remat_cli.core.values.resident import ProcessTrace
 from remat_cli.runtime.observe.heap import return_free_memory
-from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, run_session, runtime_errors, unpack
+from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, run_session, running, runtime_errors, unpack
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
 
 STATUS: Final = Path("/proc/self/status")
@@ -139,7 +139,7 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
     advance(1, total)
     runs = held_runs(session, feeds, job.held)
     peaks, seconds = [], []
-    with runtime_errors(f"ONNX Runtime fails to run {path.name}"):
+    with runtime_errors(running(path)):
         for done in range(1, total):
             _, peak, took = watched(lambda: next(runs), watch)
             peaks.append(peak)

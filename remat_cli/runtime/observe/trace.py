@@ -18,7 +18,6 @@ from remat_cli.core.schedule.program import (
     SeenMemory,
     SessionAction,
     Span,
-    Spill,
 )
 
 PLANNED: Final = 1
@@ -39,21 +38,18 @@ def chrome_trace(program: Program, run: RunRecord, seen: SeenMemory) -> bytes:
             track = action.device
             events += [_event(op, PLANNED, track, span, {}) for op, span in action.planned_ops_ns.items()]
     if program.spill is not None:
-        events += _moves(program, program.spill, run)
+        # Transfers to and from a file, each direction on a track of its own, and how much lies there.
+        spill = program.spill
+        moves, first = [], len(program.devices)
+        for process, spans in ((PLANNED, [move.planned_ns for move in spill.moves]), (MEASURED, run.moves)):
+            for row, direction in enumerate(DIRECTIONS, first):
+                moves.append(_meta("thread_name", process, row, f"{direction}s {spill.name}"))
+            for move, span in zip(spill.moves, spans, strict=True):
+                row = first + DIRECTIONS.index(move.direction)
+                about = {"bytes": move.size_bytes, "offset": move.offset}
+                moves.append(_event(f"{move.direction} {move.value}", process, row, span, about))
+        events += moves
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
-
-
-def _moves(program: Program, spill: Spill, run: RunRecord) -> list[Event]:
-    """Transfers to and from a file, each direction on a track of its own, and how much lies there."""
-    events, first = [], len(program.devices)
-    for process, spans in ((PLANNED, [move.planned_ns for move in spill.moves]), (MEASURED, run.moves)):
-        for track, direction in enumerate(DIRECTIONS, first):
-            events.append(_meta("thread_name", process, track, f"{direction}s {spill.name}"))
-        for move, span in zip(spill.moves, spans, strict=True):
-            track = first + DIRECTIONS.index(move.direction)
-            about = {"bytes": move.size_bytes, "offset": move.offset}
-            events.append(_event(f"{move.direction} {move.value}", process, track, span, about))
-    return events
 
 
 def _action(program: Program, action: ProgramAction, process: int, span: Span, held: tuple[int, ...]) -> list[Event]:

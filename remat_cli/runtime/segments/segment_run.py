@@ -6,7 +6,6 @@ alone, from the action that makes it to the action after which nobody needs it. 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,6 @@ import numpy as np
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import ActionRecord, CopyAction, Program, RunRecord
-from remat_cli.runtime.observe.caps import OUT_OF_MEMORY
 from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.segments._segment_sessions import (
     Holdings,
@@ -49,6 +47,7 @@ from remat_cli.runtime.sessions._ort import (
     storable,
     unpack,
 )
+from remat_cli.runtime.sessions.error_text import asked, is_out_of_memory
 from remat_cli.runtime.sessions.providers import placed_value
 
 __all__ = ["PlanRunner", "check_devices", "open_runner"]
@@ -249,18 +248,11 @@ class _Run:
         memory = self.program.memories[self.program.memory_of[action.device]]
         where = f"device '{device}' (action {self.program.actions.index(action) + 1} of {len(self.program.actions)})"
         text = str(error)
-        if not any(sign in text for sign in (*OUT_OF_MEMORY, "out of memory")):
+        if not is_out_of_memory(text):
             return failure(f"ONNX Runtime fails on {where}", error)
         cap = self.caps.get(memory)
         limit = f" under the cap of {cap:,} bytes of memory '{memory}'" if cap is not None else f" in '{memory}'"
-        return RuntimeFailure(f"out of memory on {where}{_asked(text)}{limit}")
-
-
-def _asked(text: str) -> str:
-    """Which op asked for how many bytes more, as far as the runtime says it."""
-    op = re.search(r"Name:'([^']*)'", text)
-    asked = re.search(r"requested bytes of (\d+)", text)
-    return (f" in op '{op[1]}'" if op else "") + (f": {int(asked[1]):,} bytes more were needed" if asked else "")
+        return RuntimeFailure(f"out of memory on {where}{asked(text)}{limit}")
 
 
 class ProgramJob(msgspec.Struct, frozen=True):

@@ -4,9 +4,9 @@ import contextlib
 import ctypes
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -18,9 +18,9 @@ from remat_cli.base import processes
 from remat_cli.base.errors import DeviceLost, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, Start, Worker, fresh, ignore
 from remat_cli.devices.provider_table import fault_in
+from remat_cli.runtime.sessions.error_text import one_line
 
 SILENT = 4  # log severity "fatal only": errors reach the user as exceptions, not as lines on stderr
-LONGEST_MESSAGE = 300
 
 
 NO_TELEMETRY: Final = "ORT_DISABLE_TELEMETRY"
@@ -54,8 +54,25 @@ def new_options(ort: ModuleType) -> Any:
     return options
 
 
+class Doing(msgspec.Struct, frozen=True):
+    """What was being done with a model's file, to open the line that says why it failed."""
+
+    before: str
+    file: str = ""
+    after: str = ""
+
+    def failed(self, why: str, kind: type[RuntimeFailure] = RuntimeFailure) -> RuntimeFailure:
+        """The failure, as one line."""
+        return kind(self.before, self.file, f"{self.after}: {why}")
+
+
+def running(path: Path, how: str = "") -> Doing:
+    """To run the model of a file, in some way that is said behind its name."""
+    return Doing("ONNX Runtime fails to run ", path.name, how)
+
+
 @contextlib.contextmanager
-def runtime_errors(doing: str) -> Iterator[None]:
+def runtime_errors(doing: Doing | str) -> Iterator[None]:
     """Turn what ONNX Runtime raises inside the block into a RuntimeFailure of one line that starts with `doing`.
 
     Its exception classes have no common base, so they are told by the module they come from; its Python layer
@@ -64,39 +81,16 @@ def runtime_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_from_runtime(error):
+        if not (type(error).__module__.startswith("onnxruntime") or type(error) in (RuntimeError, ValueError)):
             raise
         raise failure(doing, error) from error
 
 
-def failure(doing: str, error: BaseException) -> RuntimeFailure:
+def failure(doing: Doing | str, error: BaseException) -> RuntimeFailure:
     """What the runtime raised, as our own error of one line that starts with `doing`; DeviceLost where a device is."""
     fault = fault_in(str(error))
     kind = DeviceLost if fault is not None and fault.is_lost else RuntimeFailure
-    return kind(f"{doing}: {one_line(error)}")
-
-
-WRAPPED: Final = re.compile(r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ \S.*?\)(?:::<lambda\(\)>)? )+")
-"""What stands before a message: kinds of errors, and where each was raised, from the outermost on."""
-
-
-def one_line(error: BaseException) -> str:
-    """First line of an error's text without the runtime's prefix and source paths, cut to a readable length.
-
-    Where a device failed, that in plain words.
-    """
-    if (fault := fault_in(str(error))) is not None:
-        return fault.words
-    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    text = re.sub(r"^.* Error creating execution provider: ", "", text)
-    text = WRAPPED.sub("", text)
-    text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
-    text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
-    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
-
-
-def _is_from_runtime(error: Exception) -> bool:
-    return type(error).__module__.startswith("onnxruntime") or type(error) in (RuntimeError, ValueError)
+    return (doing if isinstance(doing, Doing) else Doing(doing)).failed(one_line(error), kind)
 
 
 LARGEST_FIRST_CHUNK: Final = 2**31 - 1
@@ -295,7 +289,13 @@ def host_value(array: Array) -> Any:
         return ort_value.ortvalue_from_numpy(array)
     if dtype in SMALL_BITS:
         small = ort_value.ortvalue_from_shape_and_type(array.shape, EXTENDED_NAMES[dtype][1])
-        data = _squeezed(array, SMALL_BITS[dtype])
+        # Elements of so few bits, several to a byte.
+        width = SMALL_BITS[dtype]
+        codes = np.ascontiguousarray(array).view(np.uint8).ravel()
+        in_byte = 8 // width
+        whole = np.append(codes, np.zeros(-codes.size % in_byte, np.uint8)).reshape(-1, in_byte)
+        joined: Array = ((whole & (2**width - 1)) << np.arange(0, 8, width)).sum(axis=1).astype(np.uint8)
+        data = joined.tobytes()
         ctypes.memmove(small.data_ptr(), data, len(data))
         return small
     bits = np.ascontiguousarray(array).reshape(array.shape).view(np.uint16 if array.itemsize == 2 else np.uint8)
@@ -314,23 +314,11 @@ def array_of(value: Any) -> Array:
     bits = SMALL_BITS.get(dtype, 8 * element.itemsize)
     data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
     if dtype in SMALL_BITS:
-        return _spread(data, bits)[:count].view(element).reshape(shape)
+        # The reverse: one element to a byte.
+        found: Array = (np.frombuffer(data, np.uint8)[:, None] >> np.arange(0, 8, bits)) & (2**bits - 1)
+        spread = found.astype(np.uint8).ravel()
+        return spread[:count].view(element).reshape(shape)
     return np.frombuffer(data, element).reshape(shape)
-
-
-def _squeezed(array: Array, bits: int) -> bytes:
-    """Elements of so few bits, several to a byte."""
-    codes = np.ascontiguousarray(array).view(np.uint8).ravel()
-    in_byte = 8 // bits
-    whole = np.append(codes, np.zeros(-codes.size % in_byte, np.uint8)).reshape(-1, in_byte)
-    joined: Array = ((whole & (2**bits - 1)) << np.arange(0, 8, bits)).sum(axis=1).astype(np.uint8)
-    return joined.tobytes()
-
-
-def _spread(data: bytes, bits: int) -> npt.NDArray[np.uint8]:
-    """The reverse: one element to a byte."""
-    found: Array = (np.frombuffer(data, np.uint8)[:, None] >> np.arange(0, 8, bits)) & (2**bits - 1)
-    return found.astype(np.uint8).ravel()
 
 
 Job = TypeVar("Job")
@@ -344,9 +332,9 @@ LONGEST_RUN_SECONDS: Final = 3600.0
 """Without progress; a longer run of an honest model would be no use to a compiler that makes dozens of them."""
 
 
-def too_long(doing: str, seconds: float) -> str:
-    """One line on a run that was ended."""
-    return f"{doing}: no progress for {seconds:g} s; if the model needs longer, add --run-limit {2 * seconds:g}s"
+def too_long(seconds: float) -> str:
+    """Why a run was ended."""
+    return f"no progress for {seconds:g} s; if the model needs longer, add --run-limit {2 * seconds:g}s"
 
 
 @contextlib.contextmanager
@@ -365,7 +353,7 @@ def started(
         with processes.started(function, job, start, seconds) as worker:
             yield worker
     except Silent:
-        raise RuntimeFailure(too_long("the process that runs ONNX Runtime was ended", seconds)) from None
+        raise Doing("the process that runs ONNX Runtime was ended").failed(too_long(seconds)) from None
     except ProcessDied as died:
         how = f"was killed by signal {-died.code} (out of memory?)" if died.code < 0 else f"ended with code {died.code}"
         raise RuntimeFailure(f"the process that runs ONNX Runtime {how}: {died.line or 'no message'}") from None

@@ -6,7 +6,8 @@ from typing import Any
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.devices.provider_table import Plugin, Provider
-from remat_cli.runtime.sessions._ort import SILENT, one_line
+from remat_cli.runtime.sessions._ort import SILENT
+from remat_cli.runtime.sessions.error_text import one_line
 
 USUAL_SEVERITY = 2  # of the runtime's logger: it cannot be asked what it is
 

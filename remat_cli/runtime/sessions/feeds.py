@@ -22,6 +22,7 @@ from remat_cli.runtime.sessions._ort import (
     pack_all,
     run_fresh,
     run_session,
+    running,
     runtime_dtype,
     runtime_errors,
     unpack,
@@ -55,13 +56,7 @@ def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
     Raises:
         ModelError: an input's element type cannot be fed, or the inputs are larger than this machine's memory.
     """
-    _refuse_too_large(inputs)
-    generator = np.random.default_rng(seed)
-    return {spec.name: _random(spec, generator) for spec in inputs}
-
-
-def _refuse_too_large(inputs: Sequence[InputSpec]) -> None:
-    """Inputs that no memory holds are a mistake in a shape."""
+    # Inputs that no memory holds are a mistake in a shape.
     memory = total_memory_bytes()
     for spec in inputs:
         wanted = math.prod(spec.shape) * numpy_dtype(spec.dtype).itemsize
@@ -70,6 +65,8 @@ def _refuse_too_large(inputs: Sequence[InputSpec]) -> None:
                 f"input '{spec.name}' of shape {list(spec.shape)} takes {wanted} bytes, and this machine has {memory}: "
                 "give it a smaller shape with --dim or --input-shape"
             )
+    generator = np.random.default_rng(seed)
+    return {spec.name: _random(spec, generator) for spec in inputs}
 
 
 def _random(spec: InputSpec, generator: np.random.Generator) -> Array:
@@ -169,7 +166,7 @@ def record_values_here(job: ValuesJob, advance: Advance) -> dict[str, str]:
     values = {packed.name: unpack(packed) for packed in job.feeds}
     if not values.keys() >= set(job.names):
         session = open_session(Path(job.model), SessionSettings())
-        with runtime_errors(f"ONNX Runtime fails to run {Path(job.model).name}"):
+        with runtime_errors(running(Path(job.model))):
             values |= run_session(session, values)
     files = {}
     for number, name in enumerate(job.names):

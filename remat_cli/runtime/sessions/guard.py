@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from remat_cli.base.errors import RuntimeFailure
-from remat_cli.runtime.sessions._ort import import_ort, too_long
+from remat_cli.runtime.sessions._ort import Doing, import_ort, too_long
 
 T = TypeVar("T")
 STOP_SECONDS = 10.0
@@ -20,7 +19,7 @@ START_SECONDS = 60.0
 """For a thread to begin, which takes no time unless there is no memory for it: then it never does."""
 
 
-def guarded(work: Callable[[Any], T], seconds: float, doing: str) -> T:
+def guarded(work: Callable[[Any], T], seconds: float, doing: Doing) -> T:
     """What `work(run_options)` returns; it must hand its argument to every run.
 
     Raises:
@@ -41,29 +40,21 @@ def guarded(work: Callable[[Any], T], seconds: float, doing: str) -> T:
         finally:
             over.set()
 
-    _start(run, begun, doing)
-    try:
-        is_over = over.wait(seconds)
-    finally:
-        options.terminate = True  # does nothing where the run has ended
-        over.wait(STOP_SECONDS)
-    if not is_over:
-        raise RuntimeFailure(too_long(doing, seconds))
-    if raised:
-        raise raised[0]
-    return found[0]
-
-
-def _start(run: Callable[[], None], begun: threading.Event, doing: str) -> None:
-    """Begin in another thread; `threading.Thread` would wait for ever for one that memory does not suffice for.
-
-    Raises:
-        RuntimeFailure: it does not begin.
-    """
+    # Begin in another thread; `threading.Thread` would wait for ever for one that memory does not suffice for.
     try:
         _thread.start_new_thread(run, ())
         is_running = begun.wait(START_SECONDS)
     except (RuntimeError, MemoryError):
         is_running = False
     if not is_running:
-        raise RuntimeFailure(f"{doing}: there is no memory left to begin it; allow more with --memory-limit")
+        raise doing.failed("there is no memory left to begin it; allow more with --memory-limit")
+    try:
+        is_over = over.wait(seconds)
+    finally:
+        options.terminate = True  # does nothing where the run has ended
+        over.wait(STOP_SECONDS)
+    if not is_over:
+        raise doing.failed(too_long(seconds))
+    if raised:
+        raise raised[0]
+    return found[0]

@@ -26,12 +26,12 @@ from remat_cli.runtime.sessions._ort import (
     Array,
     host_value,
     import_ort,
-    one_line,
     run_fresh,
     runtime_dtype,
     runtime_errors,
 )
 from remat_cli.runtime.sessions._plugins import is_builtin, plugin_devices, require_module, require_plugin
+from remat_cli.runtime.sessions.error_text import one_line
 
 __all__ = [
     "PROVIDERS",
@@ -87,18 +87,15 @@ class UsableDevice(msgspec.Struct, frozen=True):
     def provider_options(self) -> dict[str, str]:
         """Options of the provider: the record's, then those that the name stands for."""
         index = {"device_id": str(self.index)} if self.provider.has_index else {}
-        return {**dict(self.provider.options), **index, **self._threads, **self.spec.options}
+        option = self.provider.thread_option
+        threads = {option: str(self.threads)} if self.threads and option and option != SESSION_THREADS else {}
+        return {**dict(self.provider.options), **index, **threads, **self.spec.options}
 
     @property
     def session_providers(self) -> list[Any]:
         """What an InferenceSession takes as `providers`, where the provider is built into the runtime."""
         options = self.provider_options
         return [(self.provider.runtime_name, options) if options else self.provider.runtime_name]
-
-    @property
-    def _threads(self) -> dict[str, str]:
-        option = self.provider.thread_option
-        return {option: str(self.threads)} if self.threads and option and option != SESSION_THREADS else {}
 
 
 def parse_device(text: str) -> UsableDevice:
@@ -124,7 +121,19 @@ def require(provider: Provider) -> None:
     """
     ort = import_ort()
     if is_builtin(ort, provider):
-        _require_libraries(ort, provider)
+        # Check a built-in provider's driver and library.
+        driver = dict(provider.drivers).get(platform.system())
+        if driver and (problem := _load_problem(driver)):
+            raise MissingDependency(
+                f"device '{provider.name}' needs {provider.needs}; the driver is missing: {problem}"
+            )
+        name = dict(provider.libraries).get(platform.system())
+        library = Path(str(ort.__file__)).parent / "capi" / name if name else None
+        if library and (problem := _library_problem(ort, library)):
+            raise MissingDependency(
+                f"device '{provider.name}' needs {provider.needs}; {provider.package} {ort.__version__} does not load: "
+                f"{problem}"
+            )
     elif provider.plugin is not None:
         require_plugin(ort, provider, provider.plugin)
     else:
@@ -153,7 +162,13 @@ def require_device(device: UsableDevice) -> None:
     if is_plugin and plugin is not None:
         _plugin_device(ort, device)
     elif device.provider.kinds:
-        _require_kind(ort, device)
+        # Check that OpenVINO, built into the runtime, has a device of that kind (its numbers behind a point left
+        # out).
+        state: Any = getattr(getattr(ort, "capi", None), "_pybind_state", None)
+        if hasattr(state, "get_available_openvino_device_ids"):
+            found = [str(name) for name in state.get_available_openvino_device_ids()]
+            if device.kind.partition(".")[0] not in {name.partition(".")[0] for name in found}:
+                raise MissingDependency(f"device '{device.name}' is not there: OpenVINO finds {', '.join(found)} here")
     elif dict(device.provider.drivers) == dict(PROVIDERS["cuda"].drivers):
         count = _nvidia_count(dict(device.provider.drivers).get(platform.system()))
         if count is not None and device.index >= count:
@@ -241,19 +256,6 @@ def check_session(session: Any, device: UsableDevice) -> None:
         )
 
 
-def _require_libraries(ort: ModuleType, provider: Provider) -> None:
-    """Check a built-in provider's driver and library."""
-    driver = dict(provider.drivers).get(platform.system())
-    if driver and (problem := _load_problem(driver)):
-        raise MissingDependency(f"device '{provider.name}' needs {provider.needs}; the driver is missing: {problem}")
-    library = _library_path(ort, provider)
-    if library and (problem := _library_problem(ort, library)):
-        raise MissingDependency(
-            f"device '{provider.name}' needs {provider.needs}; {provider.package} {ort.__version__} does not load: "
-            f"{problem}"
-        )
-
-
 @functools.cache
 def _probe_problem(name: str) -> str:
     """Why a value cannot be put on a plugin's device and fetched from it; empty where it can. Tried once by process."""
@@ -295,16 +297,6 @@ def _plugin_device(ort: ModuleType, device: UsableDevice) -> Any:
     return found[device.kind]
 
 
-def _require_kind(ort: ModuleType, device: UsableDevice) -> None:
-    """Check that OpenVINO, built into the runtime, has a device of that kind (its numbers behind a point left out)."""
-    state: Any = getattr(getattr(ort, "capi", None), "_pybind_state", None)
-    if not hasattr(state, "get_available_openvino_device_ids"):
-        return
-    found = [str(name) for name in state.get_available_openvino_device_ids()]
-    if device.kind.partition(".")[0] not in {name.partition(".")[0] for name in found}:
-        raise MissingDependency(f"device '{device.name}' is not there: OpenVINO finds {', '.join(found)} here")
-
-
 def _nvidia_count(driver: str | None) -> int | None:
     """How many GPUs NVIDIA's driver finds; None where it cannot say."""
     if driver is None or _load_problem(driver):
@@ -314,11 +306,6 @@ def _nvidia_count(driver: str | None) -> int | None:
     if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return None
     return count.value
-
-
-def _library_path(ort: ModuleType, provider: Provider) -> Path | None:
-    name = dict(provider.libraries).get(platform.system())
-    return Path(str(ort.__file__)).parent / "capi" / name if name else None
 
 
 def _library_problem(ort: ModuleType, library: Path) -> str:

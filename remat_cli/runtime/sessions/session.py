@@ -19,9 +19,11 @@ from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, read_ru
 from remat_cli.runtime.sessions._ort import (
     LONGEST_RUN_SECONDS,
     Array,
+    Doing,
     import_ort,
     new_options,
     run_session,
+    running,
     runtime_errors,
 )
 from remat_cli.runtime.sessions.guard import guarded
@@ -160,7 +162,7 @@ def open_session(
     device = session_device(settings)
     require_device(device)
     options = session_options(settings) if options is None else options
-    with runtime_errors(f"ONNX Runtime refuses {path.name}"):
+    with runtime_errors(Doing("ONNX Runtime refuses ", path.name)):
         providers = configure(options, device, settings.is_alone, on_host)
         session = import_ort().InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     check_session(session, device)
@@ -209,7 +211,7 @@ def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettin
         RuntimeFailure: the runtime refuses or fails to run the model.
         MissingDependency: the device cannot be used.
     """
-    doing = f"ONNX Runtime fails to run {path.name}"
+    doing = running(path)
     with profiled_session(path, settings) as (session, runs), runtime_errors(doing):
         outputs = guarded(lambda options: run_session(session, feeds, options), settings.run_seconds, doing)
     return observation(runs[0], outputs, path.name)
@@ -226,7 +228,7 @@ def outputs_of(
     """
     if not feeds:
         return ()
-    session, doing = open_session(path, settings), f"ONNX Runtime fails to run {path.name}"
+    session, doing = open_session(path, settings), running(path)
     with runtime_errors(doing):
         runs = (partial(run_session, session, group) for group in feeds)
         return tuple(guarded(run, settings.run_seconds, doing) for run in runs)
@@ -245,7 +247,7 @@ def run_each(
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
-    doing = f"ONNX Runtime fails to run {path.name}"
+    doing = running(path)
     with profiled_session(path, settings) as (session, runs):
         for number, group in enumerate(feeds):
             with around(number), runtime_errors(doing):
@@ -259,7 +261,7 @@ def first_sight(path: Path, feeds: Mapping[str, Array], settings: SessionSetting
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
-    doing = f"ONNX Runtime fails to run {path.name}"
+    doing = running(path)
     with profiled_session(path, settings) as (session, runs), runtime_errors(doing):
         outputs = guarded(lambda options: run_session(session, feeds, options), settings.run_seconds, doing)
     events = runs[0].events
@@ -283,7 +285,7 @@ def observation(run: ProfiledRun, outputs: dict[str, Array], name: str) -> Obser
     baseline = baseline_bytes(events)
     names = [event.name for event in events]
     if twice := sorted(op for op, count in Counter(names).items() if count > 1):
-        raise RuntimeFailure(f"{name}: two ops are named '{twice[0]}'; give every op a name of its own")
+        raise RuntimeFailure("", name, f": two ops are named '{twice[0]}'; give every op a name of its own")
     return Observation(
         executed=tuple(names),
         outputs=outputs,
@@ -342,13 +344,13 @@ def optimize(
             options.register_custom_ops_library(library)
     if needs_data_file(source):
         _put_weights_beside(options, target)
-    doing = f"ONNX Runtime cannot optimise {source.name}"
+    doing = Doing("ONNX Runtime cannot optimise ", source.name)
     with runtime_errors(doing):
         guarded(
             lambda _: ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"]), seconds, doing
         )
     if not target.exists():
-        raise RuntimeFailure(f"ONNX Runtime did not write the optimised {source.name} to {target}")
+        raise RuntimeFailure("ONNX Runtime did not write the optimised ", source.name, f" to {target}")
 
 
 def _levels(ort: Any) -> dict[Level, Any]:

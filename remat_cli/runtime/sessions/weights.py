@@ -96,7 +96,11 @@ def kept_weight_bytes(uses: Sequence[WeightUse], packed_bytes: int) -> int:
     `packed_bytes` is the measured `baseline_bytes` of a session: packed copies, and small weights. Added to it are the
     larger weights whose original stays, because some reader does not pack it. A weight without a reader is dropped.
     """
-    return packed_bytes + sum(use.size_bytes for use in uses if _stays_outside(use))
+    return packed_bytes + sum(
+        use.size_bytes
+        for use in uses
+        if (bool(use.readers) and use.size_bytes > ARENA_LIMIT_BYTES and not _is_always_packed(use))
+    )
 
 
 def is_packed_away(use: WeightUse) -> bool:
@@ -112,10 +116,6 @@ def loaded_weight_bytes(graph: Graph, uses: Sequence[WeightUse], packed_bytes: i
     if not graph.ops:
         return sum(use.size_bytes for use in uses if use.readers)
     return graph.weight_bytes if packed_bytes is None else kept_weight_bytes(uses, packed_bytes)
-
-
-def _stays_outside(use: WeightUse) -> bool:
-    return bool(use.readers) and use.size_bytes > ARENA_LIMIT_BYTES and not _is_always_packed(use)
 
 
 def _is_always_packed(use: WeightUse) -> bool:

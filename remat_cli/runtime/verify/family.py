@@ -8,7 +8,6 @@ import msgspec
 
 from remat_cli.core.values.family import SizeSeen
 from remat_cli.runtime.measure.turns import OutputPrint, RunFigures, figures_of, prints_of
-from remat_cli.runtime.observe._events import ProfiledRun
 from remat_cli.runtime.observe.resident import can_measure_resident, resident_bytes
 from remat_cli.runtime.sessions._ort import (
     Advance,
@@ -18,6 +17,7 @@ from remat_cli.runtime.sessions._ort import (
     pack_all,
     run_fresh,
     run_session,
+    running,
     runtime_errors,
     unpack,
 )
@@ -78,7 +78,7 @@ def see_at_sizes_here(job: SizesJob, advance: Advance) -> AtSizes:
     first_ns, resident = 0, None
     with (
         profiled_session(path, job.settings, in_turn_options(job.settings)) as (session, runs),
-        runtime_errors(f"ONNX Runtime fails to run {path.name} at several sizes"),
+        runtime_errors(running(path, " at several sizes")),
     ):
         for number, feeds in enumerate(groups):
             before, start = _resident() if number == 0 else None, time.perf_counter_ns()
@@ -91,17 +91,16 @@ def see_at_sizes_here(job: SizesJob, advance: Advance) -> AtSizes:
             advance(number + 1, len(job.feeds))
     orders = [tuple(event.name for event in run.events) for run in runs]
     figures = figures_of(path, runs, prints)
-    return AtSizes(figures, _peaks(runs), tuple(order == orders[0] for order in orders), first_ns, resident)
+    # What was in use at most in each run, above what was before the first.
+    base = baseline_bytes(runs[0].events)
+    peaks = tuple(
+        max((max(e.requested_bytes, e.nested_bytes) for e in run.events), default=base) - base for run in runs
+    )
+    return AtSizes(figures, peaks, tuple(order == orders[0] for order in orders), first_ns, resident)
 
 
 def _resident() -> int | None:
     return resident_bytes().anonymous_bytes if can_measure_resident() else None
-
-
-def _peaks(runs: Sequence[ProfiledRun]) -> tuple[int, ...]:
-    """What was in use at most in each run, above what was before the first."""
-    base = baseline_bytes(runs[0].events)
-    return tuple(max((max(e.requested_bytes, e.nested_bytes) for e in run.events), default=base) - base for run in runs)
 
 
 def sizes_seen(all_sizes: Sequence[Mapping[str, int]], original: AtSizes, ours: AtSizes) -> tuple[SizeSeen, ...]:

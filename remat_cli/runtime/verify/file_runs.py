@@ -11,7 +11,7 @@ import msgspec
 
 from remat_cli.runtime.measure.turns import OutputPrint, prints_of
 from remat_cli.runtime.observe._events import ProfiledRun
-from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, run_session, runtime_errors, unpack
+from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, run_session, running, runtime_errors, unpack
 from remat_cli.runtime.sessions.guard import guarded
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
@@ -74,7 +74,7 @@ def run_file(job: FileJob, advance: Advance) -> FileRuns:
 
 
 def _seen(path: Path, feeds: Sequence[dict[str, Array]], settings: SessionSettings) -> SessionSeen:
-    doing = f"ONNX Runtime fails to run {path.name}"
+    doing = running(path)
     prints = []
     with profiled_session(path, settings) as (session, runs), runtime_errors(doing):
         for fed in feeds:

@@ -13,6 +13,7 @@ from remat_cli.runtime.sessions._ort import (
     PackedArray,
     pack,
     run_session,
+    running,
     runtime_dtype,
     runtime_errors,
     unpack,
@@ -82,7 +83,7 @@ def _outputs(
 ) -> list[dict[str, Array]]:
     """What a model makes of each of the feeds."""
     session = open_session(model, settings)
-    with runtime_errors(f"ONNX Runtime fails to run {model.name}"):
+    with runtime_errors(running(model)):
         return [run_session(session, {packed.name: unpack(packed) for packed in group}) for group in feeds]
 
 
@@ -100,19 +101,17 @@ def _likeness_of(original: Any, other: Any) -> Likeness:
         return Likeness(False, None)
     if not runtime_dtype(original).startswith(("float", "bfloat", "double")):
         return _exactly(np.array_equal(original, other))
-    return _of_floats(original.astype(np.float64), other.astype(np.float64))
+    # NaN and infinities must stand at the same places.
+    wanted = original.astype(np.float64)
+    given = other.astype(np.float64)
+    finite = np.isfinite(wanted)
+    if not np.array_equal(wanted[~finite], given[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():
+        return Likeness(False, None)
+    difference = float(np.abs(wanted[finite] - given[finite]).max(initial=0.0))
+    magnitude = float(np.abs(wanted[finite]).max(initial=0.0))
+    error = 0.0 if difference == 0 else difference / magnitude if magnitude else None
+    return Likeness(difference <= RELATIVE * magnitude + ABSOLUTE, error)
 
 
 def _exactly(are_equal: bool) -> Likeness:
     return Likeness(True, 0.0) if are_equal else Likeness(False, None)
-
-
-def _of_floats(original: Array, other: Array) -> Likeness:
-    """NaN and infinities must stand at the same places."""
-    finite = np.isfinite(original)
-    if not np.array_equal(original[~finite], other[~finite], equal_nan=True) or not np.isfinite(other[finite]).all():
-        return Likeness(False, None)
-    difference = float(np.abs(original[finite] - other[finite]).max(initial=0.0))
-    magnitude = float(np.abs(original[finite]).max(initial=0.0))
-    error = 0.0 if difference == 0 else difference / magnitude if magnitude else None
-    return Likeness(difference <= RELATIVE * magnitude + ABSOLUTE, error)

@@ -346,7 +346,11 @@ def _capped(
         return CappedRuns(notes=("capped runs were not asked for",))
     if request.device != "cpu":
         return CappedRuns(notes=(f"capped runs exist on the cpu only, not on {request.device}",))
-    kinds = _kinds_that_differ(request, original, rewritten)
+    # Kinds of session (default first; True: exact) that are promised and in which the plan's peak is lower.
+    pairs = {} if request.sizes and not request.portable else {True: (rewritten.exact, original.exact)}
+    if not request.portable:
+        pairs = {False: (rewritten.default, original.default), **pairs}
+    kinds = tuple(kind for kind, (ours, theirs) in pairs.items() if ours.peak_live_bytes < theirs.peak_live_bytes)
     if not kinds:
         return CappedRuns(notes=("no capped runs: the plan's peak is not lower than the original's",))
     needs = {
@@ -357,14 +361,6 @@ def _capped(
         for is_exact in kinds
     }
     return capped_runs(needs, request.original_cap_bytes, request.mode == "thorough", most_runs, advance)
-
-
-def _kinds_that_differ(request: VerifyRequest, original: _Original, rewritten: _Sessions) -> tuple[bool, ...]:
-    """Kinds of session (default first; True: exact) that are promised and in which the plan's peak is lower."""
-    pairs = {} if request.sizes and not request.portable else {True: (rewritten.exact, original.exact)}
-    if not request.portable:
-        pairs = {False: (rewritten.default, original.default), **pairs}
-    return tuple(kind for kind, (ours, theirs) in pairs.items() if ours.peak_live_bytes < theirs.peak_live_bytes)
 
 
 def _need(

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers.base import Order
+from remat_cli.solvers.base import Order, Reason
 from remat_cli.solvers.chains.actions import Action, Chain
 from remat_cli.solvers.chains.cuts import (
     Backward,
@@ -154,7 +154,7 @@ def _time(problem: Problem, ops: Sequence[int]) -> int:
 LEAST_STAGES = 2
 
 
-def find_blocks(problem: Problem, order: Order) -> Blocks | str:
+def find_blocks(problem: Problem, order: Order) -> Blocks | Reason:
     """The problem as a chain of at least two stages, or the reason why it is none; one device, condensed."""
     if (reason := marks_missing(problem)) is not None:
         return reason
@@ -162,19 +162,11 @@ def find_blocks(problem: Problem, order: Order) -> Blocks | str:
     forward = forward_ops(problem)
     line = forward_line(net, forward)
     if not line.ops:
-        return "every op is marked backward or update, or reads from one that is"
+        return Reason("every op is marked backward or update, or reads from one that is")
     backward = _backward(problem, net, line, order)
     boundaries = pair(net, line, backward)
     if len(boundaries) + 1 < LEAST_STAGES:
-        # Why there is no place where one value and its gradient alone go on.
-        if len(line.ops) == 1:
-            return f"it is no chain: no forward op reads op {line.ops[0]}"
-        inner = [op for op in line.cuts if op not in (line.ops[0], line.ops[-1])]
-        broken = widest_break(net, line.ops)
-        if broken is not None and not inner:
-            return f"it is no chain: {_passes(*broken)}"
-        cut = [line.ops[0], *inner][-1]
-        return f"it is no chain: {_blocked(net, line, backward, cut)}"
+        return _no_boundary(net, line, backward)
     once = frozenset(op for op in line.ops if op in line.unneeded or not problem.ops[op].repeatable)
     return Blocks(
         problem,
@@ -186,14 +178,14 @@ def find_blocks(problem: Problem, order: Order) -> Blocks | str:
     )
 
 
-def marks_missing(problem: Problem) -> str | None:
+def marks_missing(problem: Problem) -> Reason | None:
     """None, or the reason: no op is marked backward; and what is not a chain either."""
     if any(spec.phase == "backward" for spec in problem.ops):
         return None
     reason = "no op is marked backward (`remat train` writes such marks)"
     net = make_net(problem)
     broken = first_break(net, forward_line(net, range(len(problem.ops))).ops)
-    return reason if broken is None else f"{reason}, and it is no chain: {_passes(*broken)}"
+    return Reason(reason) if broken is None else Reason(f"{reason}, and it is no chain: {PASSES}", broken)
 
 
 def forward_ops(problem: Problem) -> tuple[int, ...]:
@@ -242,17 +234,25 @@ def _split(ops: Sequence[int], ends: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(ops[begin:end]) for begin, end in pairwise(places)]
 
 
-def _passes(op: int, reader: int) -> str:
-    return f"op {op} is still read by op {reader}, past the ops between them"
+PASSES = "op {} is still read by op {}, past the ops between them"
 
 
-def _blocked(net: OpNet, line: ForwardLine, backward: Backward, cut: int) -> str:
-    """What is in the way of a cut in the backward part."""
+def _no_boundary(net: OpNet, line: ForwardLine, backward: Backward) -> Reason:
+    """Why there is no place where one value and its gradient alone go on."""
+    if len(line.ops) == 1:
+        return Reason("it is no chain: no forward op reads op {}", (line.ops[0],))
+    inner = [op for op in line.cuts if op not in (line.ops[0], line.ops[-1])]
+    broken = widest_break(net, line.ops)
+    if broken is not None and not inner:
+        return Reason(f"it is no chain: {PASSES}", broken)
+    cut = [line.ops[0], *inner][-1]
     early, other = GradientCuts(net, backward, len(line.ops)).obstacle(line.ops.index(cut))
     if early is None:
-        return f"no backward op makes a gradient of op {cut}"
+        return Reason("it is no chain: no backward op makes a gradient of op {}", (cut,))
+    ahead = backward.ops[early]
     if other is None:
-        return f"the gradient of op {cut} does not go on alone, op {backward.ops[early]} does too"
-    return (
-        f"op {backward.ops[early]} reads from before op {cut} while op {backward.ops[other]} still reads from after it"
+        return Reason("it is no chain: the gradient of op {} does not go on alone, op {} does too", (cut, ahead))
+    return Reason(
+        "it is no chain: op {} reads from before op {} while op {} still reads from after it",
+        (ahead, cut, backward.ops[other]),
     )

@@ -5,14 +5,13 @@ Where separate parts of a forward pass meet, and which backward ops belong to wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from remat_cli.core.schedule.problem import OpSpec, Problem, TensorSpec
-from remat_cli.solvers.base import Order
+from remat_cli.solvers.base import Order, Reason
 from remat_cli.solvers.chains.blocks import Blocks, backward_ops, find_blocks, forward_ops, marks_missing
 from remat_cli.solvers.chains.cuts import OpNet, cut_places, make_net
 from remat_cli.solvers.chains.revolve import SlotAction
@@ -186,29 +185,29 @@ class Join:
         return tuple(k for _, k in sorted(found))
 
 
-def one_branch(problem: Problem, order: Order) -> Join | str:
+def one_branch(problem: Problem, order: Order) -> Join | Reason:
     """A chain of blocks, the last of them as the loss; or the reason why it is none."""
     blocks = find_blocks(problem, order)
-    if isinstance(blocks, str):
+    if isinstance(blocks, Reason):
         return blocks
     branch = Branch(((), *blocks.forward[1:-1]), blocks.backward[:-1])
     loss = (*blocks.forward[-1], *blocks.backward[-1])
     return Join(problem, (branch,), blocks.forward[0], loss, (), blocks.once)
 
 
-def several_branches(problem: Problem, order: Order) -> Join | str:
+def several_branches(problem: Problem, order: Order) -> Join | Reason:
     """At least two chains of blocks that share no op before they meet; or the reason why there are none."""
     if (reason := marks_missing(problem)) is not None:
         return reason
     towers = find_towers(make_net(problem), forward_ops(problem))
     if not towers.forward:
-        return "no separate branches meet in a loss"
+        return Reason("no separate branches meet in a loss")
     parts = [_Part(problem, towers, tower) for tower in range(len(towers.forward))]
     chains: list[tuple[_Part, Blocks]] = []
     for part in parts:
         blocks = part.find_blocks(order)
-        if isinstance(blocks, str):
-            return f"the branch that begins with op {part.names[0]}: {blocks}"
+        if isinstance(blocks, Reason):
+            return Reason(f"the branch that begins with op {{}}: {blocks.words}", (part.names[0], *blocks.ops))
         chains.append((part, blocks))
     # Put together what was found for each tower; the last stage of each is part of the loss.
     ends = [part.named((blocks.forward[-1], blocks.backward[-1])) for part, blocks in chains]
@@ -283,13 +282,13 @@ class _Part:
         """The same blocks in ops of the whole problem."""
         return tuple(tuple(self.names[op] for op in ops if self.is_own(op)) for ops in blocks)
 
-    def find_blocks(self, order: Order) -> Blocks | str:
+    def find_blocks(self, order: Order) -> Blocks | Reason:
         """The tower as a chain whose last stage holds the rest, or the reason why not."""
         blocks = find_blocks(self.problem, order)
-        if isinstance(blocks, str):
-            return re.sub(r"\bop ([0-9]+)\b", lambda match: f"op {self.names[int(match[1])]}", blocks)
+        if isinstance(blocks, Reason):
+            return blocks.renumbered(self.names)
         if self.meeting_backward not in blocks.backward[-1]:
-            return "its gradient does not come from where the branches meet"
+            return Reason("its gradient does not come from where the branches meet")
         return blocks
 
 

@@ -21,7 +21,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense, drop_dead, read_later
-from remat_cli.solvers.base import BestPlan, Limits, Order, Solution, Status
+from remat_cli.solvers.base import BestPlan, Limits, Order, Reason, Solution, Status
 
 NOTHING = -(2**62)  # what a step takes that is no longer there
 
@@ -242,13 +242,13 @@ def best_within(
     return contest.solution()
 
 
-def why_not(problem: Problem, view: Callable[[Problem, Order], object]) -> str | None:
-    """The reason (a text) why a one-device problem has no such view, in terms of its own ops; None if it has one."""
+def why_not(problem: Problem, view: Callable[[Problem, Order], object]) -> Reason | None:
+    """The reason why a one-device problem has no such view, in terms of its own ops; None if it has one."""
     if len(problem.devices) > 1:
-        return "it plans for one device"
+        return Reason("it plans for one device")
     condensed = condense(problem)
     found = view(condensed.problem, "free")
-    return condensed.in_original_terms(found) if isinstance(found, str) else None
+    return condensed.in_original_terms(found) if isinstance(found, Reason) else None
 
 
 def in_baseline_order(ops: Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ from math import isqrt
 from typing import Literal, TypeAlias
 
 from remat_cli.core.schedule.problem import Problem
+from remat_cli.solvers.base import Reason
 from remat_cli.solvers.chains.blocks import cut_ops, forward_ops, marks_missing
 
 CandidateOps: TypeAlias = Literal["both", "articulation", "linearised"]
@@ -74,14 +75,14 @@ def passes_of(problem: Problem) -> Passes:
     )
 
 
-def nothing_to_checkpoint(problem: Problem) -> str | None:
+def nothing_to_checkpoint(problem: Problem) -> Reason | None:
     """The reason why a problem is no training step with a forward pass on one device, or None."""
     if len(problem.devices) > 1:
-        return "it places every op on one device"
+        return Reason("it places every op on one device")
     if reason := marks_missing(problem):
         return reason
     if not passes_of(problem).forward:
-        return "no forward op comes before the first backward op, so there is nothing to checkpoint"
+        return Reason("no forward op comes before the first backward op, so there is nothing to checkpoint")
     return None
 
 

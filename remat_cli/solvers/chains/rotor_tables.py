@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from remat_cli.solvers.base import Reason
 from remat_cli.solvers.chains import rotor_floating as floating
 from remat_cli.solvers.chains import rotor_kernels as persistent
 from remat_cli.solvers.chains.actions import Action, Chain
@@ -159,14 +160,14 @@ SPREAD = 16  # larger budgets tried at first, and again between the largest that
 LEAST_SHARE = 4  # a budget below such a part of what keeping all takes has fewer slots
 
 
-def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, inflate: bool) -> Slots | str:
+def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, inflate: bool) -> Slots | Reason:
     """Slots of the budget, and of larger ones where `inflate`; or why there can be no table.
 
     A table for larger budgets goes no further than what keeping everything takes, nor than its memory allows.
     """
     time_ns, everything = chain.keep_all()
     if time_ns * chain.stages >= NEVER:
-        return f"a table cannot add up times of {time_ns} ns for {chain.stages} stages"
+        return Reason(f"a table cannot add up times of {time_ns} ns for {chain.stages} stages")
     room = max(1, min(budget_bytes, everything), everything // LEAST_SHARE)
     most = everything + chain.stages * (room // slots + 1) if inflate else max(1, budget_bytes)
     for part in range(8, -1, -1):
@@ -177,7 +178,7 @@ def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, in
     mebibytes = size >> 20
     table = f"a table of {chain.stages} stages and {found.most} slots takes {mebibytes} MiB"
     less = "fewer slots take" if variant in ("persistent", "no-fall") else "fewer slots or variant=persistent take"
-    return f"{table}, more than {LARGEST_TABLE >> 20} MiB: {less} less"
+    return Reason(f"{table}, more than {LARGEST_TABLE >> 20} MiB: {less} less")
 
 
 def plans(

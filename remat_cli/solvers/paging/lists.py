@@ -111,9 +111,7 @@ class Placed:
 
 def place_reads(problem: PagedProblem, chosen: list[Choice], lead: int) -> Placed:
     """The last step that leaves `lead` times what a read takes, if there is room from there on; the last use first."""
-    held = list(problem.held_bytes())
-    for choice in chosen:
-        _hold(held, choice, -problem.tensors[choice.tensor].size_bytes)
+    held = list(problem.held_bytes((problem.tensors[choice.tensor], choice.gap) for choice in chosen))
     begins = [0, *accumulate(problem.durations)]
     reads, busy = [], begins[-1]
     for choice in sorted(chosen, key=lambda each: -each.until):

@@ -5,7 +5,7 @@ from typing import ClassVar
 import msgspec
 
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers.base import Limits, Reason
 from remat_cli.solvers.paging.pager import CLOSER, PagingProposal, page_best
 from remat_cli.solvers.paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.published._pofo.chain_proposals import baseline_order
@@ -22,9 +22,9 @@ class FixedOrderPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     takes: ClassVar[str] = "Any model on one device, with --spill."
     proves: ClassVar[str] = "a bound on its order in its sessions"
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return "it plans for one device" if len(problem.devices) > 1 else None
+        return Reason("it plans for one device") if len(problem.devices) > 1 else None
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Page the baseline order."""
@@ -40,9 +40,9 @@ class GreedyPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     takes: ClassVar[str] = "Any model on one device, with --spill."
     proves: ClassVar[str] = "nothing"
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return "it plans for one device" if len(problem.devices) > 1 else None
+        return Reason("it plans for one device") if len(problem.devices) > 1 else None
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Page the baseline order by rules."""

@@ -8,7 +8,7 @@ from remat_cli.core.paging.paged_sessions import SessionCosts
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.values.spill import SpillMemory
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers.base import Limits, Reason
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Pager(Protocol):
     takes: ClassVar[str]
     proves: ClassVar[str]
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """None, or the reason why this pager cannot take the problem."""
         ...
 

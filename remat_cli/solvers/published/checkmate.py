@@ -9,7 +9,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import BestPlan, Limits, Solution, Status
+from remat_cli.solvers.base import BestPlan, Limits, Reason, Solution, Status
 from remat_cli.solvers.milp.cp_sat import Watch
 from remat_cli.solvers.milp.program import MOST_FOR_CP_SAT, Engine, Unfinished, run_engine
 from remat_cli.solvers.published._staged.program import StageModel, build_stage_model, full_size
@@ -48,9 +48,9 @@ class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Engine = "highs"
     rounding: bool = True
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return None if len(problem.devices) == 1 else "it places every op on one device"
+        return None if len(problem.devices) == 1 else Reason("it places every op on one device")
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Those that round; without rounding there are none."""

@@ -11,7 +11,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import BestPlan, Limits, Solution, Status
+from remat_cli.solvers.base import BestPlan, Limits, Reason, Solution, Status
 from remat_cli.solvers.milp.program import Unfinished
 from remat_cli.solvers.published._staged.candidates import RoundedPlan, Rounder, Rounding, Shares, guesses
 from remat_cli.solvers.published._staged.program import StageModel, build_stage_model
@@ -76,9 +76,9 @@ class CheckmateLp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The allowances as numbers, smallest first, each once."""
         return sorted({float(text) for text in self.allowances.split(",")})
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return None if len(problem.devices) == 1 else "it computes every op on one device"
+        return None if len(problem.devices) == 1 else Reason("it computes every op on one device")
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """The compiled functions that round."""

@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import Limits, Solution
+from remat_cli.solvers.base import Limits, Reason, Solution
 from remat_cli.solvers.chains.candidates import best_within
 from remat_cli.solvers.published._staged.rows import complete, schedule_of
 
@@ -34,12 +34,16 @@ class CheckpointLast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     close_gaps: bool = False
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         if len(problem.devices) > 1:
-            return "it places every op on one device"
+            return Reason("it places every op on one device")
         count = _step_count(condense(problem).problem)
-        return None if count <= MOST_STEPS else f"its schedule would have {count} steps; it goes up to {MOST_STEPS}"
+        return (
+            None
+            if count <= MOST_STEPS
+            else Reason(f"its schedule would have {count} steps; it goes up to {MOST_STEPS}")
+        )
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """That one schedule, if it is within the budget."""

@@ -9,7 +9,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._sharing import Condensed, drop_dead
-from remat_cli.solvers.base import Limits, Solution
+from remat_cli.solvers.base import Limits, Reason, Solution
 from remat_cli.solvers.chains.candidates import best_within
 from remat_cli.solvers.chains.checkpoints import (
     CandidateOps,
@@ -47,7 +47,7 @@ class ChenGreedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sizes: Annotated[int, msgspec.Meta(ge=1)] = 300
     close_gaps: bool = False
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return nothing_to_checkpoint(problem)
 

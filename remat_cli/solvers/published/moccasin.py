@@ -12,7 +12,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import Limits, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Reason, Solution, Space, Status
 from remat_cli.solvers.milp.cp_sat import (
     WORK_PER_DETERMINISTIC_SECOND,
     Effort,
@@ -65,9 +65,9 @@ class Moccasin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precedence: Precedence = "pairing"
     two_phase: bool = True
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return None if len(problem.devices) == 1 else "it places every op on one device"
+        return None if len(problem.devices) == 1 else Reason("it places every op on one device")
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Phase 1 unless a start within budget is known, then phase 2 from it."""

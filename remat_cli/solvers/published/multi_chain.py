@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import Condensed
-from remat_cli.solvers.base import Limits, Order, Solution
+from remat_cli.solvers.base import Limits, Order, Reason, Solution
 from remat_cli.solvers.chains.branches import Join, one_branch, several_branches, spell_out
 from remat_cli.solvers.chains.candidates import best_within, why_not
 from remat_cli.solvers.chains.multi_chain import SlotTable, fewest_slots, join_table, ordered_table, table_work
@@ -46,7 +46,7 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_gradients: InputGradients = "both"
     close_gaps: bool = False
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return why_not(problem, _joins)
 
@@ -59,7 +59,7 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         def schedules(condensed: Condensed) -> Iterator[list[int]]:
             joins = _joins(condensed.problem, limits.order)
-            for join in () if isinstance(joins, str) else joins:
+            for join in () if isinstance(joins, Reason) else joins:
                 for table in self._tables(join, limits.order):
                     least = fewest_slots(join.lengths)
                     for room in range(table.most_slots, least - 1, -1) if self.slots is None else [self.slots]:
@@ -79,14 +79,14 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         yield from join_table(join.lengths, masks)
 
 
-def _joins(problem: Problem, order: Order) -> list[Join] | str:
+def _joins(problem: Problem, order: Order) -> list[Join] | Reason:
     """The views of a problem as branches that meet, several branches first; or the reason why there is none."""
     views = several_branches(problem, order), one_branch(problem, order)
-    joins = [view for view in views if not isinstance(view, str)]
+    joins = [view for view in views if not isinstance(view, Reason)]
     if not joins:
-        several, one = (view for view in views if isinstance(view, str))
-        return one if several == one else f"{one}; {several}"
+        several, one = (view for view in views if isinstance(view, Reason))
+        return one if several == one else Reason(f"{one.words}; {several.words}", (*one.ops, *several.ops))
     if table_work(joins[0].lengths) > MOST_WORK:
         lengths = " and ".join(str(length) for length in joins[0].lengths)
-        return f"its branches are too long for this algorithm: {lengths} blocks"
+        return Reason(f"its branches are too long for this algorithm: {lengths} blocks")
     return [join for join in joins if table_work(join.lengths) <= MOST_WORK]

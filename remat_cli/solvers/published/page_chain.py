@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers.base import Limits, Reason
 from remat_cli.solvers.paging.pager import CLOSER, page_best
 from remat_cli.solvers.paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.published._pofo.autocapper import BUDGETS, autocapper
@@ -32,7 +32,7 @@ class PofoPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     slots: Annotated[int, msgspec.Meta(ge=2)] = SLOTS
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return no_chain(problem)
 
@@ -59,7 +59,7 @@ class AutocapperPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     budgets: Annotated[int, msgspec.Meta(ge=2)] = BUDGETS
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return no_chain(problem)
 
@@ -81,7 +81,7 @@ class OpportunistPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     takes: ClassVar[str] = CHAINS_ONLY
     proves: ClassVar[str] = "a bound on its order in its sessions"
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return no_chain(problem)
 

@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import Condensed
-from remat_cli.solvers.base import Limits, Solution
+from remat_cli.solvers.base import Limits, Reason, Solution
 from remat_cli.solvers.chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers.chains.candidates import best_within, why_not
 from remat_cli.solvers.chains.revolve import MOST_FORWARDS, chain_actions, fewest_forwards, forward_table, reverse
@@ -38,7 +38,7 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoints: Annotated[int, msgspec.Meta(ge=1)] | None = None
     close_gaps: bool = False
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         return why_not(problem, find_blocks)
 
@@ -47,7 +47,7 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         def schedules(condensed: Condensed) -> Iterator[list[int]]:
             blocks = find_blocks(condensed.problem, limits.order)
-            return iter(()) if isinstance(blocks, str) else self._schedules(blocks)
+            return iter(()) if isinstance(blocks, Reason) else self._schedules(blocks)
 
         return best_within(problem, schedules, self.close_gaps, limits, start)
 

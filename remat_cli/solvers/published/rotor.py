@@ -10,7 +10,7 @@ import msgspec
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import Limits, Solution
+from remat_cli.solvers.base import Limits, Reason, Solution
 from remat_cli.solvers.chains.actions import Action, periodic
 from remat_cli.solvers.chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers.chains.candidates import best_within, cleaned
@@ -46,18 +46,18 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = True
     inflate: bool = True
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
         if len(problem.devices) > 1:
-            return "it plans for one device"
+            return Reason("it plans for one device")
         condensed = condense(problem)
         blocks = find_blocks(condensed.problem, "free")
-        if isinstance(blocks, str):
+        if isinstance(blocks, Reason):
             return condensed.in_original_terms(blocks)
         if self.variant == "periodic":
             return None
         sizing = size_table(blocks.chain, self.variant, room_of(blocks), self.slots, self.inflate)
-        return sizing if isinstance(sizing, str) else None
+        return sizing if isinstance(sizing, Reason) else None
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """Those that fill the tables; equal distances need none."""
@@ -87,8 +87,8 @@ class _Session:
     def propose(self, condensed: Condensed) -> Iterator[list[int]]:
         """Propose plans on blocks, spelled out as schedules."""
         blocks = find_blocks(condensed.problem, self.limits.order)
-        if isinstance(blocks, str):
-            self.facts["refused"] = condensed.in_original_terms(blocks)
+        if isinstance(blocks, Reason):
+            self.facts["refused"] = str(condensed.in_original_terms(blocks))
             return
         self.facts["stages"] = blocks.chain.stages
         if self.options.variant == "periodic":
@@ -118,8 +118,8 @@ class _Session:
     def _table(self, blocks: Blocks, variant: Variant, facts: dict[str, Any]) -> RotorTable | None:
         """A table for the budget and, if asked for, larger ones; None where it is too large or time is over."""
         slots = size_table(blocks.chain, variant, room_of(blocks), self.options.slots, self.options.inflate)
-        if isinstance(slots, str):
-            facts["refused"] = slots
+        if isinstance(slots, Reason):
+            facts["refused"] = str(slots)
             return None
         size = table_bytes(blocks.chain.stages, variant, slots.most)
         facts |= {"slots": slots.most, "is_exact": slots.is_exact, "table_bytes": size}

@@ -12,7 +12,7 @@ from remat_cli.core.schedule.placing import fastest_schedule, one_device_schedul
 from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import Limits, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Reason, Solution, Space, Status
 from remat_cli.solvers.milp.cp_sat import Watch
 from remat_cli.solvers.milp.program import Engine, Unfinished, run_engine
 from remat_cli.solvers.published._xengine.layout import Objective, Room, Rules, is_exact, make_layout, without_sharing
@@ -62,9 +62,9 @@ class XEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage_energy_limit_nj: Energy | None = None
     total_stage_energy_limit_nj: Energy | None = None
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return "copies run beside computes, which it does not model" if problem.overlap else None
+        return Reason("copies run beside computes, which it does not model") if problem.overlap else None
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """Plain placements and the start first, then the program from the best of them."""

@@ -60,17 +60,6 @@ def make_lives(problem: Problem, ops: Sequence[int]) -> Lives:
     return Lives(problem, tuple(ops), tuple(first), tuple(map(tuple, births)), tuple(map(tuple, reads)))
 
 
-def memory_bytes(lives: Lives) -> list[int]:
-    """Live bytes and workspace during each step, fixed part left out."""
-    problem, count = lives.problem, len(lives.ops)
-    change = [0] * (count + 2)
-    for tensor, spec in enumerate(problem.tensors):
-        for birth, death in zip(lives.births[tensor], lives.deaths(tensor), strict=True):
-            change[birth] += spec.size_bytes
-            change[min(death, count - 1) + 1] -= spec.size_bytes
-    return [held + problem.ops[op].workspace_bytes[0] for op, held in zip(lives.ops, accumulate(change), strict=False)]
-
-
 @dataclass(frozen=True)
 class Stretch:
     """What to free: steps `start .. end - 1`; the ops whose recomputes, and those whose first computations, may move.

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits
 from remat_cli.solvers.milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Outcome, Watch, search
-from remat_cli.solvers.windows.cut import Lives, Stretch, cut_open, make_lives, memory_bytes
+from remat_cli.solvers.windows.cut import Lives, Stretch, cut_open, make_lives
 from remat_cli.solvers.windows.model import WindowModel, build_window, read_window
 
 _CUT_SECONDS = 1.5  # for one cut: most that can be solved at all are solved sooner
@@ -139,7 +141,8 @@ class Windows:
         self.ops = ops
         self.time_ns = sum(self.times_ns[op] for op in ops)
         self.lives = make_lives(self.problem, ops)
-        self.memory = memory_bytes(self.lives)
+        held_bytes = simulate(self.problem, Schedule.of_ops(ops)).memory_bytes[0]
+        self.memory = [held - self.problem.memories[0].fixed_bytes for held in held_bytes]
 
     def _solve(self, stretch: Stretch, limits: Limits, run: Effort, bound_ns: int) -> tuple[bool, list[int] | None]:
         """Whether the cut was solved to its end, and the better schedule if there is one."""

@@ -74,12 +74,6 @@ class Tiling:
         return {length // tiles, -(-length // tiles)}
 
 
-def refused_size(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> Mapping[str, int] | None:
-    """A size at which some tile may have other bits than the whole; None: for no size of the family."""
-    found = refusal(sized, region, tiling, family)
-    return None if found is None else found[1]
-
-
 def refusal(
     sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Mapping[str, int]] | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import condense
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers.base import Limits, Reason
 from remat_cli.solvers.chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers.chains.candidates import cleaned
 from remat_cli.solvers.paging.pager import PagingProposal
@@ -20,13 +20,13 @@ CHAIN_KERNELS = ("published._pofo.pofo_warmup",)  # what is compiled for plans o
 PlanChain = Callable[[PagedChain], ChainPlan | None]
 
 
-def no_chain(problem: Problem) -> str | None:
+def no_chain(problem: Problem) -> Reason | None:
     """None, or why a problem of one device is no chain of blocks."""
     if len(problem.devices) > 1:
-        return "it plans for one device"
+        return Reason("it plans for one device")
     condensed = condense(problem)
     found = find_blocks(condensed.problem, "free")
-    return condensed.in_original_terms(found) if isinstance(found, str) else None
+    return condensed.in_original_terms(found) if isinstance(found, Reason) else None
 
 
 def chain_proposals(

@@ -72,7 +72,8 @@ class _Half:
 
 def two_phases(problem: PagedProblem, turn: int, gaps: Mapping[int, int]) -> PagedSchedule | None:
     """The schedule that pages these tensors, each in its gap across step `turn`; None where that does not fit."""
-    held, last = _held_bytes(problem, gaps), len(problem.durations) - 1
+    held = problem.held_bytes((problem.tensors[tensor], gap) for tensor, gap in gaps.items())
+    last = len(problem.durations) - 1
     out, back = [], []
     for tensor, gap in gaps.items():
         uses, final = problem.tensors[tensor].uses, problem.tensors[tensor].final
@@ -92,16 +93,6 @@ def two_phases(problem: PagedProblem, turn: int, gaps: Mapping[int, int]) -> Pag
         for tensor, start in backward.transfers.items()
     ]
     return PagedSchedule(tuple(starts), (*writes, *reversed(reads)))
-
-
-def _held_bytes(problem: PagedProblem, gaps: Mapping[int, int]) -> list[int]:
-    """What each step holds while everything paged is away."""
-    held = list(problem.held_bytes())
-    for tensor, gap in gaps.items():
-        uses = problem.tensors[tensor].uses
-        for step in range(uses[gap] + 1, uses[gap + 1]):
-            held[step] -= problem.tensors[tensor].size_bytes
-    return held
 
 
 def first_room(room: int, now: int, waiting: Iterable[tuple[int, int]]) -> int | None:

@@ -1,0 +1,1 @@
+"""What `bench` and `compare` found, as values with their tables and pictures."""

@@ -1,1 +1,0 @@
-"""Stages on several devices: their plan, their judge."""

@@ -1,0 +1,1 @@
+"""The stories of `partition` and of `run` of a schedule, and what they are asked."""

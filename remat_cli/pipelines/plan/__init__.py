@@ -1,0 +1,1 @@
+"""Chains, schedules of stages and the file that holds one; the judge."""

@@ -1,0 +1,1 @@
+"""What `partition` and `run` of a schedule found, as values with their text and pictures."""

@@ -1,1 +1,0 @@
-"""What solvers beside each other came to."""

@@ -1,1 +1,0 @@
-"""Running stages of a pipeline, here or on a cluster."""

@@ -1,0 +1,54 @@
+"""What the texts of ONNX Runtime's errors say: there are no values behind them, so they are read here and only here."""
+
+import re
+from typing import Final
+
+from remat_cli.devices.provider_table import fault_in
+
+LONGEST_MESSAGE = 300
+OUT_OF_MEMORY: Final = ("Available memory of", "Failed to allocate memory", "bad_alloc", "bad allocation")
+"""Parts of what the runtime says when an allocation fails."""
+OF_THE_MACHINE: Final = (
+    *OUT_OF_MEMORY,
+    "no progress for",
+    "out of memory",
+    "No space left",
+    "system error",
+    "killed by",
+    "device was lost",
+)
+"""Parts of what is said where the model is not to blame."""
+WRAPPED: Final = re.compile(r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ \S.*?\)(?:::<lambda\(\)>)? )+")
+"""What stands before a message: kinds of errors, and where each was raised, from the outermost on."""
+
+
+def one_line(error: BaseException) -> str:
+    """First line of an error's text without the runtime's prefix and source paths, cut to a readable length.
+
+    Where a device failed, that in plain words.
+    """
+    if (fault := fault_in(str(error))) is not None:
+        return fault.words
+    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    text = re.sub(r"^.* Error creating execution provider: ", "", text)
+    text = WRAPPED.sub("", text)
+    text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
+    text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
+    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
+
+
+def is_of_the_machine(text: str) -> bool:
+    """Whether a failure speaks of the machine, not of the model: no memory, no disk, no time, no device."""
+    return any(sign in text for sign in OF_THE_MACHINE)
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Whether an allocation failed, on whatever device."""
+    return any(sign in text for sign in (*OUT_OF_MEMORY, "out of memory"))
+
+
+def asked(text: str) -> str:
+    """Which op asked for how many bytes more, as far as the runtime says it."""
+    op = re.search(r"Name:'([^']*)'", text)
+    more = re.search(r"requested bytes of (\d+)", text)
+    return (f" in op '{op[1]}'" if op else "") + (f": {int(more[1]):,} bytes more were needed" if more else "")
