@@ -101,16 +101,7 @@ def gather(net: Ints, w: Ints, m: int, x: int, q: int, share: float) -> bool:
                 count += 1
             elif way > 0:
                 add_item(w, q, net[via(net, way - 1, m), u])
-    # Note the computes of a bundle in the order of ops.
-    for a in range(1, count):
-        v, b = w[rows.STACK, a], a
-        while b > 0 and w[rows.STACK, b - 1] > v:
-            w[rows.STACK, b] = w[rows.STACK, b - 1]
-            b -= 1
-        w[rows.STACK, b] = v
-    for a in range(count):
-        v = w[rows.STACK, a]
-        add_item(w, q, v * net[rows.DIMS, rows.DEVICES] + fastest(net, m, v))
+    _note_bundle(net, w, m, q, count)
     return True
 
 
@@ -129,6 +120,20 @@ def _way(net: Ints, w: Ints, m: int, u: int, q: int, small: float) -> int:
     if other >= 0:
         return 1 + other
     return 0 if i >= 0 else -2
+
+
+@kernel
+def _note_bundle(net: Ints, w: Ints, m: int, q: int, count: int) -> None:
+    """Note the computes of a bundle in the order of ops."""
+    for a in range(1, count):
+        v, b = w[rows.STACK, a], a
+        while b > 0 and w[rows.STACK, b - 1] > v:
+            w[rows.STACK, b] = w[rows.STACK, b - 1]
+            b -= 1
+        w[rows.STACK, b] = v
+    for a in range(count):
+        v = w[rows.STACK, a]
+        add_item(w, q, v * net[rows.DIMS, rows.DEVICES] + fastest(net, m, v))
 
 
 @kernel

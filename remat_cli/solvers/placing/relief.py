@@ -56,14 +56,33 @@ def _find_uses(w: Ints, hot: int) -> None:
 
 
 @kernel
+def _list_picks(net: Ints, w: Ints, noise: float) -> None:
+    """Note every way to have an instance that is only passing the hot step out of memory there, with its score."""
+    m, hot, length = w[rows.NUM, rows.HOT_MEMORY], w[rows.NUM, rows.HOT_STEP], w[rows.LENGTHS, 0]
+    w[rows.NUM, rows.PICKS] = 0
+    _find_uses(w, hot)
+    for i in range(w[rows.NUM, rows.INSTANCES]):
+        if w[rows.MEMORY, i] != m or w[rows.BIRTH, i] >= hot or w[rows.LAST, i] <= hot or w[rows.UPCOMING, i] == hot:
+            continue
+        q = w[rows.UPCOMING, i] if w[rows.UPCOMING, i] >= 0 else length
+        if q < length or w[rows.LAST, i] >= length:
+            _score_picks(net, w, i, q, noise)
+
+
+@kernel
+def _relief(w: Ints, size: int, start: int, end: int) -> float:
+    """Bytes above budget that go when so many are not there between two steps."""
+    total = 0.0
+    for k in range(w[rows.NUM, rows.HOTS]):
+        if start < w[rows.HOT_AT, k] < end:
+            total += min(w[rows.HOT_BY, k], size)
+    return total
+
+
+@kernel
 def _score_picks(net: Ints, w: Ints, i: int, q: int, noise: float) -> None:
     m, x, before = w[rows.MEMORY, i], w[rows.TENSOR, i], w[rows.PREVIOUS, i]
-    # Bytes above budget that go when so many are not there between two steps.
-    size = net[rows.SIZE, x]
-    relief = 0.0
-    for k in range(w[rows.NUM, rows.HOTS]):
-        if before < w[rows.HOT_AT, k] < q:
-            relief += min(w[rows.HOT_BY, k], size)
+    relief = _relief(w, net[rows.SIZE, x], before, q)
     v = net[rows.PRODUCER, x]
     if net[rows.REPEATABLE, v] == 1 and fastest(net, m, v) >= 0:
         _note_pick(
@@ -121,16 +140,7 @@ def _build_pick(net: Ints, w: Ints, k: int, row: int) -> bool:
 def _relieve(net: Ints, w: Ints, noise: float) -> bool:
     """Apply the best of a few candidates for one hot step; row 0 stays evaluated. Whether there was one."""
     _find_hot(net, w)
-    # Note every way to have an instance that is only passing the hot step out of memory there, with its score.
-    m, hot, length = w[rows.NUM, rows.HOT_MEMORY], w[rows.NUM, rows.HOT_STEP], w[rows.LENGTHS, 0]
-    w[rows.NUM, rows.PICKS] = 0
-    _find_uses(w, hot)
-    for i in range(w[rows.NUM, rows.INSTANCES]):
-        if w[rows.MEMORY, i] != m or w[rows.BIRTH, i] >= hot or w[rows.LAST, i] <= hot or w[rows.UPCOMING, i] == hot:
-            continue
-        q = w[rows.UPCOMING, i] if w[rows.UPCOMING, i] >= 0 else length
-        if q < length or w[rows.LAST, i] >= length:
-            _score_picks(net, w, i, q, noise)
+    _list_picks(net, w, noise)
     over, time, built = w[rows.NUM, rows.OVER], w[rows.NUM, rows.TIME], 0
     for _ in range(2 * TRIES):
         best = -1
