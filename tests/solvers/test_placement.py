@@ -15,21 +15,10 @@ from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers import solve
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.placing import rows
 from remat_cli.solvers.placing.judge import evaluate
 from remat_cli.solvers.placing.starts import cut_labels, lift, make_home, relaxed_problem
-from remat_cli.solvers.placing.state import (
-    LENGTHS,
-    MEM,
-    NUM,
-    OVER,
-    TIME,
-    TRIAL,
-    capacity,
-    decode,
-    encode,
-    make_net,
-    make_work,
-)
+from remat_cli.solvers.placing.state import capacity, decode, encode, make_net, make_work
 from remat_cli.solvers.placing.tracks import make_track
 from tests.seeds import few
 from tests.solvers.brute_force import optimum
@@ -146,7 +135,7 @@ def test_kernels_count_as_the_judge_does(seed):
         net = make_net(problem)
         work, codes = make_work(net, 0), encode(problem, schedule)
         assert decode(problem, codes) == schedule
-        work[TRIAL, : len(codes)], work[LENGTHS, 0] = codes, len(codes)
+        work[rows.TRIAL, : len(codes)], work[rows.LENGTHS, 0] = codes, len(codes)
         is_legal = evaluate(net, work, 0)
         try:
             plan = simulate(problem, schedule)
@@ -154,13 +143,13 @@ def test_kernels_count_as_the_judge_does(seed):
             assert not is_legal
             continue
         assert is_legal
-        assert work[NUM, TIME] == plan.time_ns
+        assert work[rows.NUM, rows.TIME] == plan.time_ns
         over = 0
         for m, memory in enumerate(problem.memories):
-            counted = work[MEM + 5 * m, : len(codes)] + memory.fixed_bytes
+            counted = work[rows.MEM + 5 * m, : len(codes)] + memory.fixed_bytes
             assert tuple(counted.tolist()) == plan.memory_bytes[m]
             over += sum(max(0, held - memory.budget_bytes) for held in plan.memory_bytes[m])
-        assert work[NUM, OVER] == over
+        assert work[rows.NUM, rows.OVER] == over
 
 
 @pytest.mark.parametrize("seed", few(range(12), 4))
