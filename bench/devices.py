@@ -27,7 +27,9 @@ import msgspec
 import numpy as np
 import onnx
 
-from bench.compiling import RESULTS, ROOT, Row, write_results
+from bench.bench import Bench, Key
+from bench.bench import Case as Wanted
+from bench.compiling import ROOT, Row
 from bench.devices_measure import MODEL, PLAN, ROUNDS, RUNS, SINGLE, Planned, measure
 from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
@@ -56,7 +58,6 @@ from remat_cli.sessions.settle import ATTEMPTS
 from remat_cli.settings.settings import Settings, load_settings
 from sample_models.papers import paper_model
 
-NAME = "devices"
 STAGES = "profile,plan,measure"
 ROW, FEEDS = "row.json", "feeds.npz"
 KEY = ("network", "set", "budget")
@@ -143,34 +144,30 @@ class Case:
 @click.option("--force", is_flag=True, help="Make rows again.")
 def main(only: str, stages: str, work: Path | None, time_limit: str, write: bool, force: bool) -> None:
     """Run the bench."""
-    rows = read_rows()
+    known = BENCH.rows()
+    made = {} if force else {BENCH.key_of(row): row for row in known}
+
+    def found(case: Case, _: Sequence[Key]) -> Iterator[Row]:
+        return run_case(case, stages, time_limit, made)
+
     with tempfile.TemporaryDirectory() as temporary:
-        for case in cases(only, work or Path(temporary)):
-            made = {} if force else {tuple(row[key] for key in KEY): row for row in rows}
-            for row in run_case(case, stages, time_limit, made):
-                rows = merged(rows, json.loads(json.dumps(row, sort_keys=True)))  # as it is read back
-                click.echo(f"{row['network']:14} {row['set']:18} {row['budget']:18} {row['outcome']}", err=True)
-                if write:
-                    write_results(NAME, rows, markdown(rows, ROUNDS * RUNS))
-    click.echo(markdown(rows, ROUNDS * RUNS))
+        wanted = cases(only, work or Path(temporary))
+        keyed = (Wanted(case, [case.key(budget) for budget in case.budgets]) for case in wanted)
+        rows = BENCH.merged(known, BENCH.run(keyed, found, again=force, keeps=write))
+    if write:
+        BENCH.write()
+    click.echo(BENCH.table(rows))
     if any(row["outcome"] == "failed" for row in rows):
         sys.exit(1)
 
 
-def read_rows() -> list[Row]:
-    """Rows of before."""
-    path = RESULTS / f"{NAME}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+def _place(row: Row) -> tuple[int, int, int]:
+    budgets = (ENOUGH, *LADDER, HALF_AT_HOME)
+    return list(SETS).index(row["set"]), list(NETWORKS).index(row["network"]), budgets.index(row["budget"])
 
 
-def merged(rows: Sequence[Row], row: Row) -> list[Row]:
-    """The rows with a fresh one in its place, in the order of networks, sets and budgets."""
-
-    def place(one: Row) -> tuple[int, int, int]:
-        budgets = (ENOUGH, *LADDER, HALF_AT_HOME)
-        return list(SETS).index(one["set"]), list(NETWORKS).index(one["network"]), budgets.index(one["budget"])
-
-    return sorted([*(old for old in rows if any(old[key] != row[key] for key in KEY)), row], key=place)
+def _told(row: Row) -> str:
+    return f"{row['network']:14} {row['set']:18} {row['budget']:18} {row['outcome']}"
 
 
 def cases(only: str, work: Path) -> Iterator[Case]:
@@ -354,6 +351,8 @@ def measured_row(case: Case, budget: str) -> Row:
             return {**row, "outcome": "failed", "message": str(error)}
     return {**row, "outcome": "measured", "measured": seen}
 
+
+BENCH = Bench("devices", KEY, lambda rows: markdown(rows, ROUNDS * RUNS), _told, _place)
 
 if __name__ == "__main__":
     main()

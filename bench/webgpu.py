@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ import click
 import msgspec
 import onnxruntime
 
-from bench.compiling import RESULTS, ROOT, Row, write_results
+from bench.bench import Bench, Key
+from bench.bench import Case as Wanted
+from bench.compiling import ROOT, Row
 from bench.devices import FEEDS, Subject
 from bench.devices_measure import MODEL, PLAN
 from bench.webgpu_networks import NETWORKS, write_network
@@ -45,7 +47,7 @@ from remat_cli.runtime.sessions.providers import absence, parse_device
 from remat_cli.settings.settings import Settings, load_settings
 from tests.webgpu.vulkan_layer import build_layer, counted_environment
 
-NAME, GPU = "gpu", "webgpu:0"
+GPU = "webgpu:0"
 BUDGETS = ("100%", "60%", "40%", "25%")
 CPU_BUDGET = "64MiB"  # plenty
 TIMES_FASTER = (4, 16, 64)  # than the CPU, the device as it is played: the next one where a plan leaves it idle
@@ -62,37 +64,27 @@ def main(networks: str, budgets: str, time_limit: str, write: bool, force: bool)
     """Run the bench."""
     if reason := absence(parse_device(GPU)):
         raise click.ClickException(reason)
-    rows = read_rows() if write else []
     with tempfile.TemporaryDirectory() as folder:
-        for name in networks.split(","):
-            made = {row["budget"] for row in rows if row["network"] == name and not force}
-            left = [budget for budget in budgets.split(",") if budget not in made]
-            for row in network_rows(name, left, time_limit, Path(folder)) if left else ():
-                click.echo(f"{name} {row['budget']}: {row['outcome']} {row.get('counted', '')}", err=True)
-                rows = merged(rows, json.loads(json.dumps(row)))
-                if write:
-                    write_results(NAME, rows, markdown(rows))
+
+        def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
+            return network_rows(name, [budget for _, budget in keys], time_limit, Path(folder))
+
+        wanted = (Wanted(name, [(name, budget) for budget in budgets.split(",")]) for name in networks.split(","))
+        fresh = BENCH.run(wanted, measured, again=force or not write, keeps=write)
     if write:
-        write_results(NAME, rows, markdown(rows))  # also where no row was left to make
-    click.echo(markdown(rows))
+        BENCH.write()
+    rows = BENCH.rows() if write else fresh
+    click.echo(BENCH.table(rows))
     if any("FAILED" in row["outcome"] for row in rows):
         sys.exit(1)
 
 
-def read_rows() -> list[Row]:
-    """Rows of before."""
-    path = RESULTS / f"{NAME}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+def _place(row: Row) -> tuple[int, int]:
+    return list(NETWORKS).index(row["network"]), BUDGETS.index(row["budget"])
 
 
-def merged(rows: list[Row], row: Row) -> list[Row]:
-    """The rows with a fresh one in its place, in the order of networks and budgets."""
-
-    def place(one: Row) -> tuple[int, int]:
-        return list(NETWORKS).index(one["network"]), BUDGETS.index(one["budget"])
-
-    same = row["network"], row["budget"]
-    return sorted([*(one for one in rows if (one["network"], one["budget"]) != same), row], key=place)
+def _told(row: Row) -> str:
+    return f"{row['network']} {row['budget']}: {row['outcome']} {row.get('counted', '')}"
 
 
 def settings_for(budget: str, time_limit: str) -> Settings:
@@ -283,6 +275,8 @@ def counted_run(folder: Path) -> Row:
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
+
+BENCH = Bench("gpu", ("network", "budget"), markdown, _told, _place)
 
 if __name__ == "__main__":
     main()
