@@ -94,7 +94,10 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve()
 
 
-def sha256(path: Path) -> str:
-    """Hash of a file's contents."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(*paths: Path) -> str:
+    """Hash of what files contain, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.base.errors import RematError, RuntimeFailure
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import (
     ActionRecord,
     LoadAction,
@@ -199,7 +199,11 @@ class _PagedRun:
                 self._release(name)
             for move in self.spill.moves:
                 if move.direction == "read" and move.away_after == number:
-                    self._leave(move.value)
+                    # The use before a gap is over: the value goes now, or when its write is over.
+                    if move.value in self.written:
+                        self._release(move.value)
+                    else:
+                        self.leaving.add(move.value)
             self.over = number
             self.state.notify_all()
         if not self.is_overlapped:
@@ -223,6 +227,7 @@ class _PagedRun:
         self.turns.end_turn(place)
 
     def _call(self, opened: Opened) -> None:
+        """Run a session over values that are held, into rooms of the store where it has some."""
         binding, segment = opened.binding, opened.action.segment
         with self.state:
             inputs = [self.held[name] for name in segment.reads]
@@ -240,7 +245,9 @@ class _PagedRun:
             theirs = dict(zip(segment.makes, own, strict=True)) if own else {}
             new = {name: room or self.store.adopt(owned(theirs[name])) for name, room in made.items()}
         except Exception as error:
-            raise _failure(self.program, opened.action, error) from error
+            number, count = self.program.sessions.index(opened.action) + 1, len(self.program.sessions)
+            line = f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}"
+            raise RuntimeFailure(line) from error
         finally:
             binding.clear_binding_inputs()
             binding.clear_binding_outputs()
@@ -253,14 +260,8 @@ class _PagedRun:
         if each is not None:
             self.store.give(each)
 
-    def _leave(self, name: str) -> None:
-        """The use before a gap is over: let go of the value now, or when its write is over."""
-        if name in self.written:
-            self._release(name)
-        else:
-            self.leaving.add(name)
-
     def _output(self, name: str, arrays: Mapping[str, Array]) -> Array:
+        """An output as an array of the caller's: what was made, or what was fed, or a weight."""
         if name in arrays:
             return arrays[name].copy()
         each = self.held.get(name)
@@ -304,6 +305,7 @@ class _PagedRun:
             return not self.is_ended and self.failure is None
 
     def _transfer(self, move: PageMove) -> None:
+        """Read a value, which is held from then on, or write one."""
         if move.direction == "read":
             made = self.store.read(move, lambda: self.is_ended)
             with self.state:
@@ -312,9 +314,3 @@ class _PagedRun:
         with self.state:
             each = self.held[move.value]
         self.store.write(move, each, lambda: self.is_ended)
-
-
-def _failure(program: Program, action: SessionAction, error: Exception) -> RematError:
-    """One line that names the session."""
-    number, count = program.sessions.index(action) + 1, len(program.sessions)
-    return RuntimeFailure(f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}")

@@ -1,4 +1,4 @@
-"""What each memory held in a run of a plan that is cut into sessions, by the runtime's own counters."""
+"""Measures what each memory held in a run of a plan that is cut into sessions, by the runtime's own counters."""
 
 import tempfile
 from collections.abc import Collection, Mapping
@@ -9,7 +9,6 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
-from remat_cli.core.values.buffer_cache import BufferCache
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime.observe._events import ProfiledRun, read_runs
 from remat_cli.runtime.segments._segment_sessions import Opening, has_counters
@@ -44,36 +43,26 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     for number, run in runs.items():
         _check_order(program.sessions[number], run, is_kept=misplaced is None)
     profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
-    shared = {n: _on_host(run) for n, run in runs.items() if program.sessions[n].host_ops}
-    fed = _fed_bytes(program, feeds)
-    packed = _packed(program, profiles, shared)
-    silent = _silent(program, profiles)
+    # Of sessions that the host shares, what ran there: the runtime's counters are those of the host.
+    shared: dict[int, ProfiledRun] = {}
+    for number, run in runs.items():
+        if program.sessions[number].host_ops:
+            events = tuple(event for event in run.events if event.has_counters)
+            shared[number] = msgspec.structs.replace(run, events=events)
+    # Devices whose sessions do not tell what they hold: all of them where the runtime has no counters.
+    is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
+    used = {action.device for action in program.sessions}
+    silent = {device for device in used if not is_counted or not has_counters(program.devices[device])}
+    hidden = {program.memory_of[device] for device in silent}
+    fed, packed = _fed_bytes(program, feeds), _packed(program, profiles, shared)
     kept = _kept(program, packed, silent)
     return SeenMemory(
         fixed_bytes=tuple(bytes_ + (fed if m == program.host else 0) for m, bytes_ in enumerate(kept)),
         packed_bytes=packed,
         action_bytes=_action_bytes(program, record, profiles, shared),
-        is_hidden=_hidden(program, silent),
+        is_hidden=tuple(memory in hidden for memory in range(len(program.memories))),
         misplaced_op=misplaced,
     )
-
-
-def _on_host(run: ProfiledRun) -> ProfiledRun:
-    """What ran on the host in a session that a device shares: the runtime's counters are those of the host."""
-    return msgspec.structs.replace(run, events=tuple(event for event in run.events if event.has_counters))
-
-
-def _silent(program: Program, profiles: Mapping[int, ProfiledRun]) -> frozenset[int]:
-    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters."""
-    is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
-    used = {action.device for action in program.sessions}
-    return frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
-
-
-def _hidden(program: Program, silent: Collection[int]) -> tuple[bool, ...]:
-    """Which memories some session uses without telling how much."""
-    memories = {program.memory_of[device] for device in silent}
-    return tuple(memory in memories for memory in range(len(program.memories)))
 
 
 def _packed(
@@ -109,18 +98,13 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
                 if name in away.get(number, ()):
                     continue
                 if device in silent or packing.kept_weight_bytes([use], 0) > 0:
-                    outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
+                    outside[memory][session, name] = cache.weight_bytes(use.size_bytes) if cache else use.size_bytes
             if cache is not None:
                 packed_ops = set(cache.packed_ops)
                 uses = weights.values()
                 twice = [use.size_bytes for use in uses if packed_ops & {reader.op_type for reader in use.readers}]
                 outside[memory][number, ""] = cache.weight_bytes(max(twice, default=0))
     return [bytes_ + sum(each.values()) for bytes_, each in zip(packed, outside, strict=True)]
-
-
-def _weight_bytes(cache: BufferCache | None, size_bytes: int) -> int:
-    """What a weight takes in a memory."""
-    return size_bytes if cache is None else cache.weight_bytes(size_bytes)
 
 
 def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:
@@ -134,14 +118,14 @@ def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:
 def _action_bytes(
     program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun], shared: Mapping[int, ProfiledRun]
 ) -> tuple[tuple[int, ...], ...]:
+    """What each memory held in each action, by the runtime's counters where it has some."""
     sessions, away = 0, program.away_weights
     found = []
     for action, seen in zip(program.actions, record.actions, strict=True):
         held = list(seen.after_bytes)
         if isinstance(action, LoadAction) and action.session in profiles:
-            held[program.memory_of[program.sessions[action.session].device]] += baseline_bytes(
-                profiles[action.session].events
-            )
+            memory = program.memory_of[program.sessions[action.session].device]
+            held[memory] += baseline_bytes(profiles[action.session].events)
         elif isinstance(action, SessionAction):
             memory = program.memory_of[action.device]
             if sessions in profiles:
