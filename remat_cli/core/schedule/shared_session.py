@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -98,12 +98,20 @@ class _Holding:
             size = max(before.size_bytes, own.size_bytes)
             spans[root] = Hold(size, min(before.start, own.start), max(before.end, own.end))
         given = {
-            self._root_of_given(n, is_cached=is_cached)
-            for n in range(len(self.shared.plan.instances))
-            if self._given(n)
+            number if is_cached else -1 - instance.storage
+            for number, instance in enumerate(self.shared.plan.instances)
+            if self.shared.is_given(number)
         }
         mine = [hold for root, hold in spans.items() if root not in given]
         return [*mine, *(self._twice(memory) if is_cached else ()), *self._workspaces(memory)]
+
+    def _workspaces(self, memory: int) -> Iterator[Hold]:
+        """What ops take beside tensors, each in its own step."""
+        for number, place in self.places.items():
+            step = self.shared.plan.schedule.steps[number]
+            if isinstance(step, Compute) and self.shared.problem.devices[step.device].memory == memory:
+                needed = self.shared.problem.ops[step.op].workspace_bytes[step.device]
+                yield from workspace_holds(needed, place, self.parts.get(step.op, ()))
 
     def _twice(self, memory: int) -> list[Hold]:
         """What the caller gets from the device and ops on the host read: the runtime makes that beside its buffer."""
@@ -116,33 +124,22 @@ class _Holding:
             if instances[number].memory == memory and instances[number].birth in self.places
         ]
 
-    def _given(self, number: int) -> bool:
-        return self.shared.is_given(number)
-
-    def _root_of_given(self, number: int, *, is_cached: bool) -> int:
-        return number if is_cached else -1 - self.shared.plan.instances[number].storage
-
     def _own(self, number: int) -> Hold:
         """From where to where one instance is held; the runtime frees what nobody reads at the end only."""
         instance, last = self.shared.plan.instances[number], len(self.places) - 1
         birth = self.shared.plan.schedule.steps[instance.birth]
-        is_upload = isinstance(birth, Copy) and self._given(self.shared.plan.reads[instance.birth][0])
+        is_upload = isinstance(birth, Copy) and self.shared.is_given(self.shared.plan.reads[instance.birth][0])
         is_bound = (number in self.kept or is_upload) and self.shared.is_there(number)
         stays = number in self.kept or is_upload or number not in self._read
         start = 0 if is_bound else self.places[instance.birth]
         if stays:
             return Hold(self.sizes[instance.tensor], start, last)
         end = self.places[instance.death]
-        is_copied = isinstance(birth, Copy) and self.shared.is_there(number)
-        return Hold(self.sizes[instance.tensor], start, self._next_download(end) if is_copied else end)
-
-    def _next_download(self, place: int) -> int:
-        """When what was copied to the device can be gone that is not needed after a place.
-
-        It was seen there until the next copy from the device, in some runs and not in others.
-        """
-        at = bisect_left(self._downloads, place)
-        return self._downloads[at] if at < len(self._downloads) else place
+        if isinstance(birth, Copy) and self.shared.is_there(number):
+            # What was copied to the device was seen there, in some runs, until the next copy from the device.
+            later = bisect_left(self._downloads, end)
+            end = self._downloads[later] if later < len(self._downloads) else end
+        return Hold(self.sizes[instance.tensor], start, end)
 
     @cached_property
     def _downloads(self) -> list[int]:
@@ -163,12 +160,3 @@ class _Holding:
             return number
         read = self.shared.plan.reads[instance.birth][self.shared.problem.ops[step.op].inputs.index(base)]
         return roots.get(read, read)
-
-    def _workspaces(self, memory: int) -> list[Hold]:
-        found = []
-        for number, place in self.places.items():
-            step = self.shared.plan.schedule.steps[number]
-            if isinstance(step, Compute) and self.shared.problem.devices[step.device].memory == memory:
-                needed = self.shared.problem.ops[step.op].workspace_bytes[step.device]
-                found += workspace_holds(needed, place, self.parts.get(step.op, ()))
-        return found

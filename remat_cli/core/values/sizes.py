@@ -180,8 +180,12 @@ def _candidates(samples: Sequence[Sample]) -> Iterator[Dim]:
     for most in range(1, MOST_TERMS + 1):
         for chosen in itertools.combinations(products, most):
             yield from _sums(chosen, samples)
+    sizes, value = samples[0]
     for name in known:
-        yield from _rounded(name, samples)
+        for divisor in range(2, MOST_DIVISOR + 1):
+            least = value * divisor - sizes[name]
+            for offset in range(least, least + divisor):
+                yield Dim((Term((name,)),), offset, divisor)
 
 
 def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Iterator[Dim]:
@@ -196,14 +200,6 @@ def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Itera
         *whole, offset = (int(each * divisor) for each in found)
         if all(whole):
             yield Dim(tuple(map(Term, chosen, whole)), offset, divisor)
-
-
-def _rounded(name: str, samples: Sequence[Sample]) -> Iterator[Dim]:
-    sizes, value = samples[0]
-    for divisor in range(2, MOST_DIVISOR + 1):
-        least = value * divisor - sizes[name]
-        for offset in range(least, least + divisor):
-            yield Dim((Term((name,)),), offset, divisor)
 
 
 class SizeFamily(msgspec.Struct, frozen=True):
@@ -255,11 +251,8 @@ class SizeFamily(msgspec.Struct, frozen=True):
                 if bound is not None:
                     sizes[each.name] = _most_within(bound, each, sizes)
             found[tuple(sizes[each.name] for each in self.ranges)] = sizes
-        return tuple(sorted(found.values(), key=self._rank, reverse=True))
-
-    def _rank(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        numbers = [sizes[each.name] for each in self.ranges]
-        return max(numbers), math.prod(numbers)
+        largest_first = sorted(found, key=lambda numbers: (max(numbers), math.prod(numbers)), reverse=True)
+        return tuple(found[numbers] for numbers in largest_first)
 
     def _most(self, each: SizeRange, sizes: Mapping[str, int]) -> int:
         limits = [limit for limit in self.limits if each.name in limit.names]
