@@ -30,6 +30,7 @@ def parse_spill(value: object) -> SpillSpec:
 
 
 def _named(text: str) -> SpillSpec:
+    """The memory that a flag names."""
     kind, _, rest = text.partition(":")
     if text == HOST:
         return SpillSpec(memory=HOST)
@@ -55,6 +56,7 @@ def _parse_speed(text: str, speed: str) -> float:
 
 
 def _described(values: dict[Any, Any]) -> SpillSpec:
+    """The memory that the mapping of a YAML file describes."""
     try:
         spec = msgspec.convert(values, SpillSpec, strict=False)
     except msgspec.ValidationError as error:
