@@ -46,7 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with orderly_end(is_last=arguments is None), rare_collection():
             return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
     except click.ClickException as error:
-        return _complain_usage(error)
+        # Click's own complaint as one line, with the command whose help explains it.
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f" (see {context.command_path} --help)" if context else ""
+        complain(f"{error.format_message()}{hint}")
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt, Terminated) as stop:
         return _complain_stop(stop)
     except Exception as error:
@@ -74,14 +78,6 @@ def _stop_behind(error: BaseException) -> BaseException | None:
         if isinstance(error, KeyboardInterrupt | Terminated):
             return error
     return None
-
-
-def _complain_usage(error: click.ClickException) -> int:
-    """Print click's own complaint as one line, with the command whose help explains it."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f" (see {context.command_path} --help)" if context else ""
-    complain(f"{error.format_message()}{hint}")
-    return error.exit_code
 
 
 def _complain_failure(error: Exception, *, is_debug: bool) -> int:

@@ -101,7 +101,13 @@ def estimated_links(specs: Sequence[DeviceSpec]) -> tuple[LinkCost, ...]:
 
 def op_work(graph: Graph, op: Op) -> OpWork:
     """The work of an op from the shapes around it: exact operations of convolutions and matrix products, else none."""
-    return OpWork(_flops(graph, op), _moved_bytes(graph, op))
+    outputs = [graph.tensors[i] for i in op.outputs]
+    written_bytes = sum(tensor.size_bytes for tensor in outputs)
+    weights_bytes = sum(graph.weights[i].size_bytes for i in op.weights)
+    read_bytes = sum(graph.tensors[i].size_bytes for i in op.inputs) + weights_bytes
+    moved_bytes = written_bytes + (min(read_bytes, written_bytes) if op.op_type in PICKING else read_bytes)
+    is_view = bool(outputs) and all(tensor.view_of is not None for tensor in outputs)
+    return OpWork(_flops(graph, op), 0 if is_view else moved_bytes)
 
 
 def calibration(graph: Graph, measured: Profile, reference: DeviceSpec | None = None) -> dict[str, float]:
@@ -168,17 +174,8 @@ def _profile(graph: Graph, spec: DeviceSpec, ops: tuple[OpCost, ...], measured: 
     )
 
 
-def _moved_bytes(graph: Graph, op: Op) -> int:
-    """Bytes read and written; a view moves none."""
-    outputs = [graph.tensors[i] for i in op.outputs]
-    if outputs and all(tensor.view_of is not None for tensor in outputs):
-        return 0
-    written = sum(tensor.size_bytes for tensor in outputs)
-    read = sum(graph.tensors[i].size_bytes for i in op.inputs) + sum(graph.weights[i].size_bytes for i in op.weights)
-    return written + (min(read, written) if op.op_type in PICKING else read)
-
-
 def _flops(graph: Graph, op: Op) -> int:
+    """Operations of a convolution or a matrix product; 0 of all others."""
     if not op.outputs or not graph.tensors[op.outputs[0]].shape:
         return 0
     if op.op_type in CONVOLUTIONS:
