@@ -12,7 +12,9 @@ from remat_cli.base.progress import Event, Incumbent, Progress
 from remat_cli.commands.asked import refuse_ranges, request_of
 from remat_cli.commands.train import compile_settings
 from remat_cli.compiling.ask import CompileRequest, ask
-from remat_cli.compiling.plan import plan_model
+from remat_cli.compiling.one_model.plan import plan_one_model
+from remat_cli.compiling.plan import within_overhead
+from remat_cli.compiling.planned import Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, prepare, work_folder
 from remat_cli.compiling.profile import profile_model
@@ -148,8 +150,10 @@ class _Search:
 
     def _plan(self, batch: int, probe: BatchProbe) -> BatchProbe:
         most = 100 * probe.forward_ns / probe.baseline_ns
-        planned = plan_model(*self._prepared(batch), self.request, self.work, _until(self.progress, most))
-        if planned.written is None:
+        progress = _until(self.progress, most)
+        found = plan_one_model(*self._prepared(batch), self.request, self.work, progress)
+        planned = within_overhead(found, self.request.search)
+        if isinstance(planned, Refused):
             return msgspec.structs.replace(probe, fits=False)
         plan = planned.written.plan
         overhead = 100 * (plan.time_ns / probe.baseline_ns - 1)

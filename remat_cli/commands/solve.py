@@ -38,14 +38,13 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
 
 def _paged(question: BudgetQuestion, search: Search, spill: SpillSpec, progress: Progress) -> SolutionReport:
     """The best plan whose values may wait."""
-    assert search.pager is not None
     if question.least:
         raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
     problem = question.problem
     asked = abstract_terms(problem, spill).question(problem)
-    prepare_kernels(search.pager, problem, progress)
+    prepare_kernels(search.known_pager, problem, progress)
     progress.stage(stages.SOLVING)
-    found = answer_paged(asked, search.pager, replace(search.limits, should_stop=progress.should_stop))
+    found = answer_paged(asked, search.known_pager, replace(search.limits, should_stop=progress.should_stop))
     if progress.should_stop():
         found = replace(found, run=cut_short(found.run, is_split=False))
     return paged_solution(found, problem, question.baseline)

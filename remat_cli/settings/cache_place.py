@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
-KERNEL_FOLDER: Final = Path(__file__).resolve().parents[1] / "solvers" / "_search" / "__pycache__"
+KERNEL_FOLDER: Final = Path(__file__).resolve().parents[1] / "solvers" / "search" / "__pycache__"
 """Where numba keeps compiled kernels by itself, if it can: beside their source."""
 NUMBA_FOLDER: Final = "NUMBA_CACHE_DIR"
 """Numba reads this while it is imported."""

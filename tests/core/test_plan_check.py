@@ -21,6 +21,7 @@ from remat_cli.core.paging.paging import PagedSchedule
 from remat_cli.core.values.profile import DeviceSpec, Placement
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, Term
 from remat_cli.core.values.spill import SpillMemory
+from remat_cli.core.values.verification import read_verification
 from remat_cli.report.inspection import inspect_plan
 from tests.report import samples
 
@@ -206,7 +207,8 @@ def test_a_plan_that_pages_is_of_one_device_and_takes_what_its_rules_say(tmp_pat
 
 def test_a_budget_may_be_used_up(tmp_path):
     most = VALUES["whole"]["promise"]["peak_bytes"]
-    write_plan(tmp_path / "net.plan.json", msgspec.convert(changed("request.budget_bytes", most), PlanFile))
+    plan = msgspec.convert(changed("request.budget_bytes", most), PlanFile, dec_hook=read_verification)
+    write_plan(tmp_path / "net.plan.json", plan)
     assert read_plan(tmp_path / "net.plan.json").request.budget_bytes == most
     assert "which is more than its budget" in refusal(tmp_path, changed("request.budget_bytes", most - 1))
 

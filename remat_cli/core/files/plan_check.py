@@ -6,8 +6,9 @@ about ids, lengths and signs; whether it fits the model is for `verify`, which h
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from remat_cli.core.schedule.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.profile import Profile
+from remat_cli.core.values.profile import Kind, Profile
 from remat_cli.core.values.sizes import Dim
 
 NEVER_NEGATIVE = ("_bytes", "_ns", "_seconds")
@@ -37,18 +38,23 @@ def check_plan(plan: PlanFile) -> None:
     for part in ("request", "graph", "profile", "solved", "promise", "splitting", "placement", "paging"):
         _check_signs(part, msgspec.to_builtins(getattr(plan, part)))
     _check_graph(plan.graph)
-    if plan.placement is None:
-        _check_costs(plan.graph, plan.profile)
+    KIND_CHECKS[plan.kind](plan)
+
+
+def _check_one_model(plan: PlanFile) -> None:
+    """What one model promises is what the judge says of it."""
+    _check_costs(plan.graph, plan.profile)
     problem, judged = plan.problem(), plan.plan()
-    if plan.paging is not None:
-        _check_paging(plan, judged)
-    elif judged.time_ns != plan.solved.time_ns:
-        raise ModelError(f"solved.time_ns is {plan.solved.time_ns}, and the judge says {judged.time_ns}")
+    _check_time(plan, judged)
     if plan.promise.family is not None:
         _check_family(plan, plan.promise.family.dims)
-    if plan.placement is None:
-        _check_order(plan, judged)
-        _check_promise(plan, problem)
+    _check_order(plan, judged)
+    _check_promise(plan, problem)
+
+
+def _check_time(plan: PlanFile, judged: Plan) -> None:
+    if judged.time_ns != plan.solved.time_ns:
+        raise ModelError(f"solved.time_ns is {plan.solved.time_ns}, and the judge says {judged.time_ns}")
 
 
 def _check_family(plan: PlanFile, dims: Mapping[str, tuple[Dim, ...]]) -> None:
@@ -65,11 +71,11 @@ def _check_family(plan: PlanFile, dims: Mapping[str, tuple[Dim, ...]]) -> None:
             raise ModelError(f"the dimensions of tensor '{name}' for all sizes are not those in its graph")
 
 
-def _check_paging(plan: PlanFile, judged: Plan) -> None:
+def _check_paging(plan: PlanFile) -> None:
     """A plan that pages is one of a single device, and takes what its rules say."""
-    if plan.placement is None or len(plan.placement.devices) != 1:
+    if len(plan.placement.devices if plan.placement else ()) != 1:
         raise ModelError("it pages, and has not exactly one device")
-    if (known := plan.paged(judged).paging.time_ns) != plan.solved.time_ns:
+    if (known := plan.paged(plan.plan()).paging.time_ns) != plan.solved.time_ns:
         raise ModelError(f"solved.time_ns is {plan.solved.time_ns}, and the judge of paging says {known}")
 
 
@@ -198,3 +204,13 @@ def check_graph_of(plan: PlanFile, graph: Graph) -> None:
     values = [(each.name, each.dtype, each.shape, each.kept, each.size_bytes) for each in plan.graph.tensors]
     if values != [(each.name, each.dtype, each.shape, each.kept, each.size_bytes) for each in graph.tensors]:
         raise ModelError("the plan's tensors are not those of the model: compile again")
+
+
+KIND_CHECKS: Final[Mapping[Kind, Callable[[PlanFile], None]]] = MappingProxyType(
+    {
+        "one_model": _check_one_model,
+        "sessions": lambda plan: _check_time(plan, plan.plan()),
+        "paged": _check_paging,
+    }
+)
+"""What is checked of a plan of each kind."""

@@ -7,6 +7,7 @@ import msgspec
 from remat_cli.base.errors import ModelError
 from remat_cli.core.files.plan_check import check_plan
 from remat_cli.core.files.plan_file import FORMAT, VERSION, PlanFile
+from remat_cli.core.values.verification import read_verification
 
 
 class _Header(msgspec.Struct):
@@ -32,7 +33,7 @@ def read_plan(path: Path) -> PlanFile:
             "upgrade remat"
         )
     try:
-        plan = msgspec.json.decode(data, type=PlanFile)
+        plan = msgspec.json.decode(data, type=PlanFile, dec_hook=read_verification)
         check_plan(plan)
     except (msgspec.ValidationError, ModelError) as error:
         reason = str(error).removesuffix("; compile again").removesuffix(": compile again")

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from remat_cli.base.processes import fresh
 from remat_cli.core.values.family import FamilySeen
 from remat_cli.core.values.learning import Session
 from remat_cli.core.values.promises import fits
-from remat_cli.core.values.verification import LEFT_OUT, Verification
+from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.runtime.measure.turns import (
     ROUNDS,
@@ -102,7 +103,7 @@ class _Shown:
     family: FamilySeen | None = None
 
 
-def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verification:
+def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> OneModelSeen:
     """Run both models and report; broken promises are in the report, not exceptions.
 
     Everything runs in fresh processes, which end with this call, however it ends.
@@ -116,7 +117,7 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> Verifi
 
 def verify_closely(
     request: VerifyRequest, advance: Advance = ignore_progress
-) -> tuple[Verification, tuple[Lesson, ...]]:
+) -> tuple[OneModelSeen, tuple[Lesson, ...]]:
     """Like `verify`; also where the runs left what the judge says of each op."""
     total = THOROUGH_RUNS if request.mode == "thorough" else request.most_runs
     program, done = _program(request), 2
@@ -141,8 +142,8 @@ def verify_closely(
     if within and predicted == measured:
         caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
     advance(total, total)
-    report = Verification(
-        reference=request.compared_with or LEFT_OUT,
+    report = OneModelSeen(
+        reference=request.compared_with or UNSET,
         outputs_identical=identical,
         outputs_close=likeness.are_close if likeness else None,
         outputs_max_relative_error=likeness.relative_error if likeness else None,
