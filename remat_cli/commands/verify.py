@@ -87,6 +87,7 @@ def _picture(report: VerifyReport | FileReport) -> bytes:
 
 
 def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
+    """The report on a plan, or on what its file says where the runtime optimises the original otherwise here."""
     read = read_plan(plan)
     _check_sizes(read, settings.conditions)
     rewritten = find_file(read.output, plan, "model")

@@ -107,7 +107,14 @@ def op_work(graph: Graph, op: Op) -> OpWork:
     read_bytes = sum(graph.tensors[i].size_bytes for i in op.inputs) + weights_bytes
     moved_bytes = written_bytes + (min(read_bytes, written_bytes) if op.op_type in PICKING else read_bytes)
     is_view = bool(outputs) and all(tensor.view_of is not None for tensor in outputs)
-    return OpWork(_flops(graph, op), 0 if is_view else moved_bytes)
+    shape, flops = outputs[0].shape if outputs else (), 0
+    if shape and op.op_type in CONVOLUTIONS:
+        flops = _filter_flops(graph, op, shape)
+    elif shape and op.op_type in TRANSPOSED_CONVOLUTIONS and op.inputs:
+        flops = _filter_flops(graph, op, graph.tensors[op.inputs[0]].shape)
+    elif shape and op.op_type in PRODUCTS and op.inputs:
+        flops = 2 * math.prod(shape) * _inner(graph, op)
+    return OpWork(flops, 0 if is_view else moved_bytes)
 
 
 def calibration(graph: Graph, measured: Profile, reference: DeviceSpec | None = None) -> dict[str, float]:
@@ -172,20 +179,6 @@ def _profile(graph: Graph, spec: DeviceSpec, ops: tuple[OpCost, ...], measured: 
         power_watts=spec.power_watts,
         is_opaque=provider.is_opaque,
     )
-
-
-def _flops(graph: Graph, op: Op) -> int:
-    """Operations of a convolution or a matrix product; 0 of all others."""
-    if not op.outputs or not graph.tensors[op.outputs[0]].shape:
-        return 0
-    if op.op_type in CONVOLUTIONS:
-        made = graph.tensors[op.outputs[0]].shape
-        return _filter_flops(graph, op, made)
-    if op.op_type in TRANSPOSED_CONVOLUTIONS and op.inputs:
-        return _filter_flops(graph, op, graph.tensors[op.inputs[0]].shape)
-    if op.op_type in PRODUCTS and op.inputs:
-        return 2 * math.prod(graph.tensors[op.outputs[0]].shape) * _inner(graph, op)
-    return 0
 
 
 def _filter_flops(graph: Graph, op: Op, shape: tuple[int, ...]) -> int:

@@ -184,20 +184,16 @@ class _Pages:
             for life, place, size in zip(search.lives, places, search.sizes, strict=True)
         ]
         width = max([1, *(span.stop for span in self._spans)])
-        self._next = self._turns(width)
-        self._there: Booleans = np.zeros(width, bool)
-        self._used: Booleans = np.zeros(width, bool)
-
-    def _turns(self, width: int) -> NDArray[np.int32]:
-        """For each life, and the end, whose turn it is next to take each unit, counted on into the next run."""
+        # For each life, and the end, whose turn it is next to take each unit, counted on into the next run.
         count = len(self._spans)
-        rows = np.empty((count + 1, width), np.int32)
+        self._next = np.empty((count + 1, width), np.int32)
         row = np.full(width, 2 * count, np.int32)
         for turn in range(2 * count - 1, -1, -1):
             row[self._spans[turn % count]] = turn
             if turn <= count:
-                rows[turn] = row
-        return rows
+                self._next[turn] = row
+        self._there: Booleans = np.zeros(width, bool)
+        self._used: Booleans = np.zeros(width, bool)
 
     def run(self) -> list[int]:
         """One run: units of each life that come anew."""

@@ -175,6 +175,7 @@ def paged_sessions(
 
 
 def _steps(sessions: int, loads: Sequence[Load]) -> tuple[PagedStep, ...]:
+    """All steps: where weights page those are opened in steps of their own, and a beginning comes before all."""
     away = {load.session for load in loads}
     steps = [PagedStep("begin")] if loads else []
     for session in range(sessions):
@@ -222,7 +223,9 @@ def fresh_pages(problem: Problem, plan: Plan, cut: Cut) -> list[int]:
     found = []
     for session in cut.actions:
         assert isinstance(session, Segment)
-        blocks = [*_own_blocks(problem, plan, session).values(), *_workspaces(problem, plan, session)]
+        steps = (plan.schedule.steps[number] for number in session.steps)
+        workspaces = [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]
+        blocks = [*_own_blocks(problem, plan, session).values(), *workspaces]
         found.append(sum(whole_pages(size) for size in blocks if size >= MAPPED_FROM_BYTES) // PAGE_BYTES)
     return found
 
@@ -240,8 +243,3 @@ def _own_blocks(problem: Problem, plan: Plan, session: Segment) -> dict[tuple[bo
             key = (is_new, instance.storage if is_new else made)
             blocks[key] = max(blocks.get(key, 0), tensor.size_bytes)
     return blocks
-
-
-def _workspaces(problem: Problem, plan: Plan, session: Segment) -> list[int]:
-    steps = (plan.schedule.steps[number] for number in session.steps)
-    return [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]

@@ -205,19 +205,14 @@ class _Cutter:
     def _homes(self, groups: list[list[int]]) -> list[tuple[int, int]]:
         """First and last group of each instance's life; born -1: given by the caller."""
         group_of = {step: index for index, group in enumerate(groups) for step in group}
-        count = len(groups)
         spans = []
         for number, instance in enumerate(self.plan.instances):
             born = group_of.get(instance.birth, -1)
-            dies = count - 1 if number in self.kept else self._last_group(instance.death, group_of)
-            spans.append((born, dies))
+            last = instance.death  # or the step before it that is run
+            while last >= 0 and last not in group_of:
+                last -= 1
+            spans.append((born, len(groups) - 1 if number in self.kept else group_of.get(last, -1)))
         return spans
-
-    def _last_group(self, step: int, group_of: dict[int, int]) -> int:
-        """The group of a step, or of the last step before it that is run."""
-        while step >= 0 and step not in group_of:
-            step -= 1
-        return group_of.get(step, -1)
 
     def _action(self, group: list[int], homes: list[tuple[int, int]], at: int, drops: tuple[int, ...]) -> Action:
         step = self.plan.schedule.steps[group[0]]
@@ -268,25 +263,22 @@ class _Cutter:
         for number in group:
             step = self.plan.schedule.steps[number]
             assert isinstance(step, Compute)
-            ops.append(self._inner_op(step, number, local))
+            spec = self.problem.ops[step.op]
+            instance_of = dict(zip(spec.inputs, self.plan.reads[number], strict=True))
+            instance_of |= dict(zip(spec.outputs, self.plan.makes[number], strict=True))
+            pairs = ((instance_of[i], instance_of[o]) for i, o in spec.in_place)
+            op = OpSpec(
+                inputs=tuple(local[i] for i in self.plan.reads[number] if i in local),
+                outputs=tuple(local[i] for i in self.plan.makes[number]),
+                time_ns=(0,),
+                workspace_bytes=(spec.workspace_bytes[step.device],),
+                in_place=tuple((local[source], local[result]) for source, result in pairs if source in local),
+            )
+            ops.append(op)
             for instance in self.plan.makes[number]:
                 stays = step.device in self.opaque or self._outlives(instance, group)
                 tensors.append(self._inner_tensor(instance, number, len(ops) - 1, local, stays))
         return Problem(tuple(ops), tuple(tensors), (Memory("segment", 2**62),), (Device("segment", 0),))
-
-    def _inner_op(self, step: Compute, number: int, local: dict[int, int]) -> OpSpec:
-        spec = self.problem.ops[step.op]
-        instance_of = dict(zip(spec.inputs, self.plan.reads[number], strict=True))
-        instance_of |= dict(zip(spec.outputs, self.plan.makes[number], strict=True))
-        return OpSpec(
-            inputs=tuple(local[i] for i in self.plan.reads[number] if i in local),
-            outputs=tuple(local[i] for i in self.plan.makes[number]),
-            time_ns=(0,),
-            workspace_bytes=(spec.workspace_bytes[step.device],),
-            in_place=tuple(
-                (local[instance_of[i]], local[instance_of[o]]) for i, o in spec.in_place if instance_of[i] in local
-            ),
-        )
 
     def _inner_tensor(
         self, instance: int, number: int, producer: int, local: dict[int, int], is_export: bool
@@ -315,7 +307,11 @@ class _Cutter:
         given = [self.sizes[self.plan.instances[number].tensor] for number in here if number not in born]
         holds = [Hold(size, 0, length - 1) for size in given]
         holds += self._holds(groups, [number for number in here if number in born])
-        holds += self._workspaces(groups, memory, cache)
+        for position, number in enumerate(number for group in groups for number in group):
+            step = self.plan.schedule.steps[number]
+            if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
+                needed = self.problem.ops[step.op].workspace_bytes[step.device]
+                holds += workspace_holds(needed, position, cache.parts.get(step.op, ()))
         return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)
 
     def _holds(self, groups: list[list[int]], instances: Sequence[int]) -> list[Hold]:
@@ -342,16 +338,6 @@ class _Cutter:
             if root in roots:
                 instance = self.plan.instances[root]
                 holds.append(Hold(self.sizes[instance.tensor], at[instance.birth], end))
-        return holds
-
-    def _workspaces(self, groups: list[list[int]], memory: int, cache: BufferCache) -> list[Hold]:
-        """Buffers for each op that needs more than what it reads and makes."""
-        holds = []
-        for position, number in enumerate(number for group in groups for number in group):
-            step = self.plan.schedule.steps[number]
-            if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
-                needed = self.problem.ops[step.op].workspace_bytes[step.device]
-                holds += workspace_holds(needed, position, cache.parts.get(step.op, ()))
         return holds
 
     def _viewed(self, number: int, roots: Mapping[int, int]) -> int:

@@ -9,10 +9,8 @@ there. Where copies run beside computes, the source of a copy is held until a co
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import add
 
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.placing import best_device, one_device_schedule
@@ -72,7 +70,11 @@ def simulate(problem: Problem, schedule: Schedule) -> Plan:
     storages = _assign_storage(problem, schedule, trace)
     fixed = fixed_bytes_of(problem, schedule)
     live = _live_curves(fixed, storages, len(schedule.steps))
-    total = tuple(tuple(map(add, curve, _workspaces(problem, schedule, memory))) for memory, curve in enumerate(live))
+    total = [list(curve) for curve in live]
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, Compute):
+            workspace_bytes = problem.ops[step.op].workspace_bytes[step.device]
+            total[problem.devices[step.device].memory][number] += workspace_bytes
     last = len(schedule.steps) - 1
     deaths = [min(use, last) for use in trace.last_use]
     return Plan(
@@ -80,7 +82,7 @@ def simulate(problem: Problem, schedule: Schedule) -> Plan:
         instances=tuple(map(Instance, trace.tensor, trace.memory, trace.birth, deaths, trace.storage)),
         reads=tuple(trace.reads),
         makes=tuple(trace.makes),
-        memory_bytes=total,
+        memory_bytes=tuple(map(tuple, total)),
         live_bytes=live,
         peak_bytes=tuple(max(curve, default=held) for curve, held in zip(total, fixed, strict=True)),
         time_ns=time_of(problem, schedule),
@@ -225,12 +227,3 @@ def _live_curves(fixed: tuple[int, ...], storages: _Storages, steps: int) -> tup
         if last_use < steps:
             change[memory][last_use + 1] -= size
     return tuple(tuple(accumulate(deltas[:-1])) for deltas in change)
-
-
-def _workspaces(problem: Problem, schedule: Schedule, memory: int) -> Iterator[int]:
-    """Bytes of workspace held in a memory during each step."""
-    for step in schedule.steps:
-        if isinstance(step, Copy) or problem.devices[step.device].memory != memory:
-            yield 0
-        else:
-            yield problem.ops[step.op].workspace_bytes[step.device]
