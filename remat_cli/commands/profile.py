@@ -38,7 +38,7 @@ def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileR
 
 
 def profile_afresh(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
-    """Forget all measured costs first."""
+    """Measure every op again: all measured costs are forgotten first."""
     clear_profile_cache(settings)
     return profile_ops(model, settings, progress)
 

@@ -37,7 +37,7 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
 
 
 def _paged(question: BudgetQuestion, search: Search, spill: SpillSpec, progress: Progress) -> SolutionReport:
-    """The best plan whose values may wait."""
+    """Search for the best plan whose values may wait in another memory."""
     if question.least:
         raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
     problem = question.problem

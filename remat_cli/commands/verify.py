@@ -73,7 +73,7 @@ def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyRep
 
 
 def _picture(report: VerifyReport | FileReport) -> bytes:
-    """Both processes over time.
+    """Draw what both processes hold over time.
 
     Raises:
         ConfigError: they were not measured.

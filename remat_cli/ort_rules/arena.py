@@ -136,7 +136,7 @@ class Arena:
         insort(self.free, self._entry(chunk))
 
     def layout(self, offset: int) -> Layout:
-        """Who has which part of which region, from a number on, and what was written: what decides the future."""
+        """All that decides the future: who (counted from a number) has what of which region, and what was written."""
         owners = tuple(
             tuple((chunk.start, None if chunk.owner is None else chunk.owner - offset) for chunk in row)
             for row in self.chunks

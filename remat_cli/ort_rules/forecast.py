@@ -182,7 +182,7 @@ def predict_runs(
 def predict_runs_below(
     most_bytes: int, requests: Sequence[Request], rules: ArenaRules, form: SteadyForm, copies: Sequence[int]
 ) -> RunsForecast | None:
-    """The same; None as soon as that is no less than `most_bytes`."""
+    """Predict runs as `predict_runs` does; None as soon as they hold no less than `most_bytes`."""
     found = list[tuple[RunMemory, ...]]()
     for held, newest_first in itertools.product(HELD, (True, False)):
         runs = simulate_runs(requests, RUNS, held, LoadedSession(rules, copies, newest_first), most_bytes)
@@ -205,7 +205,7 @@ def _runs(
 
 
 def _process(loading: LoadForecast, runs: RunsForecast, rules: LoadRules, *, is_mapped: bool) -> ProcessMemory:
-    """Loading and runs together."""
+    """Add up what a process holds for loading and for runs."""
     anonymous_bytes, run_bytes = loading.loaded_bytes - loading.mapped_bytes, runs.most_bytes + rules.run_bytes
     return ProcessMemory(
         load_peak_bytes=loading.load_peak_bytes,

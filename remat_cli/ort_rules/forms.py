@@ -119,12 +119,12 @@ def _leanest(
 
 
 def _price(_: SteadyForm, runs: RunsForecast) -> float:
-    """What is resident, and a little for what is only reserved: some systems count that too."""
+    """Count what is resident, and a little of what is only reserved: some systems count that too."""
     return runs.most_bytes + RESERVED_SHARE * runs.reserved_bytes
 
 
 def _ballasts(most_bytes: float, arena: ArenaRules) -> list[int]:
-    """What makes the arena take a region of each of its sizes."""
+    """Sizes of workspaces, each of which makes the arena take a region of another of its sizes."""
     doublings = (arena.first_region_bytes << number for number in itertools.count())
     sizes = (each // 2 + arena.unit_bytes for each in doublings)
     return list(itertools.takewhile(lambda size: size <= most_bytes, sizes))

@@ -29,7 +29,7 @@ class Lesson:
 
 
 def lessons(forecast: SessionForecast, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
-    """Where a run left what was predicted of it, in order, at most a few."""
+    """Compare a run with its prediction: the first few ops that differ, in order, and what follows for each."""
     graph, plan = forecast.judged.graph, forecast.judged.plan
     own = own_bytes(graph)
     memory = forecast.exact if session == "exact" else forecast.default_session

@@ -105,7 +105,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
 
     @property
     def copy_bytes(self) -> int:
-        """Each of the copies."""
+        """Bytes of one of the copies."""
         return self.packed_bytes // self.copies
 
     @property

@@ -36,7 +36,7 @@ class Ballast:
 
     @classmethod
     def of(cls, ballast_bytes: int) -> Self:
-        """With a workspace of at least so many bytes, and the least that has to be written for it.
+        """The ballast whose workspace has at least so many bytes, and for which least has to be written.
 
         That is a float for each step and a square of weights for each gate; the workspace is the product of both.
         """
@@ -45,7 +45,7 @@ class Ballast:
 
     @property
     def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """Those of its steps, its weights and its recurrent weights."""
+        """Shapes of its steps, its weights and its recurrent weights."""
         return (self.steps, 1, 1), (1, GATES * self.hidden, 1), (1, GATES * self.hidden, self.hidden)
 
     @property
@@ -145,7 +145,7 @@ class _Prologue:
         return token
 
     def _ballast(self, ballast: Ballast, *read_last: Request) -> Request:
-        """All but what it computes is given back, and what is read for the last time before it begins."""
+        """Ask for a ballast: all but its result is given back, and what is read for the last time before it begins."""
         steps, weights, recurrence = (FLOAT_BYTES * math.prod(dims) for dims in ballast.shapes)
         read = [self.take(recurrence), self.take(weights)]
         self.give(*read_last[:1])

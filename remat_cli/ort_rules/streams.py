@@ -86,7 +86,7 @@ class _Layout:
     session: OneSession
 
     def schedule(self) -> Schedule:
-        """Inputs, then what the device alone reads of them, then computes and copies as they get ready."""
+        """Order the steps: inputs, copies of those that the device alone reads, then computes and copies when ready."""
         steps, given_ops = self.plan.schedule.steps, self.shared.given_ops
         wanted = {number: self._moves(number) for number in self.computes}
         moves = {move for each in wanted.values() for move in each}
@@ -157,7 +157,7 @@ class _Layout:
         return self.session.names(self.plan)
 
     def _sides_read(self, number: int) -> list[tuple[int, bool]]:
-        """What a compute reads, each with whether it is read on the device."""
+        """For each instance that a compute reads, whether it reads it on the device."""
         op, runs_there = self.computes[number].op, self.computes[number].device == self.shared.sides[1]
         from_host, instances = self.session.host_values.inputs, self.plan.instances
         return [(read, runs_there and (op, instances[read].tensor) not in from_host) for read in self.reads(number)]

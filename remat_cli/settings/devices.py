@@ -35,7 +35,7 @@ def parse_devices(value: object) -> tuple[DeviceSpec, ...]:
 
 
 def only_device(specs: Sequence[DeviceSpec]) -> DeviceSpec:
-    """The one device of a command that takes no several.
+    """The device of a command that takes only one.
 
     Raises:
         ConfigError: several devices were named.
@@ -158,7 +158,7 @@ def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, AskedBudget]:
 
 
 def _put(found: dict[str, AskedBudget], memory: str, budget: AskedBudget, specs: Sequence[DeviceSpec]) -> None:
-    """Give a memory its budget, once."""
+    """Give a memory its budget; two different ones are refused."""
     before = found.setdefault(memory, budget)
     if (before.kind, before.bytes, before.fraction) != (budget.kind, budget.bytes, budget.fraction):
         sharing = " and ".join(spec.name for spec in specs if spec.memory == memory)
@@ -194,7 +194,7 @@ def _links(value: object, file: Path) -> list[dict[str, Any]]:
 
 
 def _check_values(spec: DeviceSpec, file: Path) -> None:
-    """Check what the types do not say."""
+    """Check figures and options of a description beyond their types."""
     rates = {key: getattr(spec, key) for key in RATES}
     rates |= {f"links to {link.to}: bytes_per_second": link.bytes_per_second for link in spec.links}
     rates |= {f"links to {link.to}: back_bytes_per_second": link.back_bytes_per_second for link in spec.links}

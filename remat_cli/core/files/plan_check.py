@@ -37,7 +37,7 @@ def check_plan(plan: PlanFile) -> None:
     """
     for part in ("request", "graph", "profile", "solved", "promise", "splitting", "placement", "paging"):
         _check_signs(part, msgspec.to_builtins(getattr(plan, part)))
-    _check_graph(plan.graph)
+    check_graph(plan.graph)
     KIND_CHECKS[plan.kind](plan)
 
 
@@ -103,8 +103,12 @@ def _check_signs(name: str, found: Any) -> None:
         raise ModelError(f"{name} is {found}, which cannot be negative")
 
 
-def _check_graph(graph: Graph) -> None:
-    """Names are told apart, and what refers to tensors and weights inside an op is read or made by it."""
+def check_graph(graph: Graph) -> None:
+    """Check that names are told apart, and that what an op says of tensors and weights is of those it reads or makes.
+
+    Raises:
+        ModelError: two names are the same, something does not exist, or a size is not that of its type.
+    """
     _refuse_twins("op", (op.name for op in graph.ops))
     _refuse_twins("tensor", (tensor.name for tensor in graph.tensors))
     for op in graph.ops:

@@ -78,7 +78,7 @@ class PagedSessions(msgspec.Struct, frozen=True):
         return tuple(inner)
 
     def with_longer_steps(self, more_ns: dict[int, int]) -> PagedSessions:
-        """The same where some steps take so much longer."""
+        """The same sessions, of which some steps take so much longer."""
         durations = tuple(ns + more_ns.get(step, 0) for step, ns in enumerate(self.problem.durations_ns))
         return msgspec.structs.replace(self, problem=msgspec.structs.replace(self.problem, durations_ns=durations))
 
@@ -200,7 +200,7 @@ def _uses(problem: Problem, plan: Plan, cut: Cut, at: dict[int, int], end: int) 
 
 
 def _images(loads: Iterable[Load], at: dict[int, int]) -> tuple[tuple[Image, ...], list[PagedTensor]]:
-    """What is read of weights, as tensors that are hosted; and after them what sessions pack."""
+    """The images of weights, and their tensors: what is read, which is hosted, and after it what sessions pack."""
     images, read, packed = [], [], []
     for load in loads:
         run = at[load.session]

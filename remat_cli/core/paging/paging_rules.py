@@ -80,7 +80,7 @@ def run_rules(problem: PagedProblem, rules: PagingRules) -> PagedSchedule:
 def _move(
     problem: PagedProblem, rules: PagingRules, over: tuple[list[int], list[list[int]]], moved: list[PageTransfer]
 ) -> None:
-    """Give all transfers their time that wait for no later step."""
+    """Start all transfers that wait for no later step, each when all is over that it waits for."""
     step_ends, done = over
     is_any = True
     while is_any:

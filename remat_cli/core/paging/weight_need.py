@@ -22,7 +22,7 @@ class WeightNeed(msgspec.Struct, frozen=True):
 
 
 def weight_need(problem: Problem, plan: Plan, link: Link, costs: SessionCosts) -> WeightNeed | None:
-    """The largest weight of what holds most where each op is a session of its own and all is away that may be.
+    """The largest weight of the op that needs most memory, if each op is a session and all is away that may be.
 
     None: what holds most reads no such weight, or it would fit.
     """

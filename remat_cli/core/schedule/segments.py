@@ -153,7 +153,7 @@ class _Cutter:
     fixed: tuple[int, ...]
 
     def first_groups(self) -> list[list[int]]:
-        """As few sessions as devices and copies allow."""
+        """Group the steps into as few sessions as devices and copies allow."""
         groups: list[list[int]] = []
         last: int | None = None
         for number, step in enumerate(self.plan.schedule.steps):
@@ -169,7 +169,7 @@ class _Cutter:
         return groups
 
     def fitted(self, group: list[int]) -> list[list[int]]:
-        """A group as it is where it fits, else in pieces, each as long as memory allows; one step alone if it must."""
+        """Cut a group that does not fit into pieces, each as long as memory allows; one step alone if it must."""
         pieces, rest = [], group
         while rest:
             length = self._longest(rest)
@@ -192,15 +192,32 @@ class _Cutter:
         return all(held <= memory.budget_bytes for held, memory in pairs)
 
     def cut(self, groups: list[list[int]]) -> Cut:
-        """The groups as actions, each with what is held meanwhile."""
+        """Turn the groups into actions, each with what memories hold meanwhile."""
         homes = self._homes(groups)
         drops: list[list[int]] = [[] for _ in groups]
         for instance, (born, dies) in enumerate(homes):
             if born <= dies and dies >= 0 and instance not in self.kept:
                 drops[dies].append(instance)
-        actions = tuple(self._action(group, homes, at, tuple(drops[at])) for at, group in enumerate(groups))
+        actions: list[Action] = []
+        for at, group in enumerate(groups):
+            step = self.plan.schedule.steps[group[0]]
+            if isinstance(step, Copy):
+                source, target = self.plan.reads[group[0]][0], self.plan.makes[group[0]][0]
+                actions.append(Transfer(group[0], source, target, tuple(drops[at])))
+                continue
+            made = [i for number in group for i in self.plan.makes[number]]
+            read = dict.fromkeys(i for number in group for i in self.plan.reads[number])
+            segment = Segment(
+                device=step.device,
+                steps=tuple(group),
+                imports=tuple(i for i in read if homes[i][0] != at),
+                exports=tuple(i for i in made if self._outlives(i, group)),
+                drops=tuple(i for i in drops[at] if homes[i][0] != at or self._outlives(i, group)),
+            )
+            actions.append(segment)
         held = [self._during(group) for group in groups]
-        return Cut(actions, tuple(tuple(bytes_[m] for bytes_ in held) for m in range(len(self.problem.memories))))
+        curves = tuple(tuple(bytes_[m] for bytes_ in held) for m in range(len(self.problem.memories)))
+        return Cut(tuple(actions), curves)
 
     def _homes(self, groups: list[list[int]]) -> list[tuple[int, int]]:
         """First and last group of each instance's life; born -1: given by the caller."""
@@ -213,20 +230,6 @@ class _Cutter:
                 last -= 1
             spans.append((born, len(groups) - 1 if number in self.kept else group_of.get(last, -1)))
         return spans
-
-    def _action(self, group: list[int], homes: list[tuple[int, int]], at: int, drops: tuple[int, ...]) -> Action:
-        step = self.plan.schedule.steps[group[0]]
-        if isinstance(step, Copy):
-            return Transfer(group[0], self.plan.reads[group[0]][0], self.plan.makes[group[0]][0], drops)
-        made = [i for number in group for i in self.plan.makes[number]]
-        read = dict.fromkeys(i for number in group for i in self.plan.reads[number])
-        return Segment(
-            device=step.device,
-            steps=tuple(group),
-            imports=tuple(i for i in read if homes[i][0] != at),
-            exports=tuple(i for i in made if self._outlives(i, group)),
-            drops=tuple(i for i in drops if homes[i][0] != at or self._outlives(i, group)),
-        )
 
     def _outlives(self, instance: int, group: list[int]) -> bool:
         """Whether what is made in a group is needed after it."""

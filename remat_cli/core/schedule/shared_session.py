@@ -42,7 +42,7 @@ def used_devices(plan: Plan, given_ops: int) -> tuple[int, ...]:
 
 
 def origins(plan: Plan) -> tuple[int, ...]:
-    """By instance the one that it is a copy of, or itself."""
+    """For each instance the one that it is a copy of, or itself."""
     found = list(range(len(plan.instances)))
     for number, step in enumerate(plan.schedule.steps):
         if isinstance(step, Copy):

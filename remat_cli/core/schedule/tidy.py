@@ -21,7 +21,7 @@ from remat_cli.core.schedule.simulate import simulate
 
 
 def tidy(problem: Problem, plan: Plan) -> Plan:
-    """The plan without computations that nobody reads and whose op runs elsewhere; never slower, never larger.
+    """Leave out computations that nobody reads and whose op runs elsewhere; never slower, never larger.
 
     A first computation may go too, so first computations may then come in another order than before. Linear in the
     number of steps and reads: what a step read goes on to be looked at when the step goes.
@@ -91,7 +91,7 @@ class _Ties:
 
 
 def calm(problem: Problem, plan: Plan, order: Literal["free", "keep"]) -> Plan:
-    """The plan's computations and reads in an order with fewer breaks, within the budget of `problem`.
+    """Put the plan's steps into an order with fewer breaks, within the budget of `problem`; what they read stays.
 
     No slower, since the same ops run as often. With `keep`, first computations stay in their order. A plan that spans
     devices is returned as it is. Windows of steps are sorted anew, and halved where the judge finds them too large:

@@ -31,7 +31,7 @@ class SizeRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def sizes(self) -> range:
-        """All that it may be."""
+        """All sizes that it may have."""
         return range(self.low, self.high + 1, self.step)
 
     def down_from(self, size: int) -> int:
@@ -92,7 +92,7 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """All that it depends on."""
+        """The named dimensions that it depends on."""
         found = frozenset(name for term in self.terms for name in term.names)
         return found if self.within is None else found.union(*(each.names for each in self.within.factors))
 
@@ -104,7 +104,7 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def symbol(self) -> str | None:
-        """The name that it is, and nothing more."""
+        """The name of a dimension that is just that; None for other expressions."""
         is_plain = len(self.terms) == 1 and (self.terms[0].factor, self.offset, self.divisor) == (1, 0, 1)
         is_plain = is_plain and self.within is None
         return self.terms[0].names[0] if is_plain and len(self.terms[0].names) == 1 else None
@@ -189,7 +189,7 @@ def _candidates(samples: Sequence[Sample]) -> Iterator[Dim]:
 
 
 def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Iterator[Dim]:
-    """Factors of these products, and an offset, by least squares; fractions as whole numbers that are divided."""
+    """Fit factors of these products and an offset by least squares; fractions become whole numbers and a divisor."""
     rows = [[*(math.prod(sizes[name] for name in names) for names in chosen), 1] for sizes, _ in samples]
     if len(samples) <= len(chosen) + 1:
         return
@@ -266,7 +266,7 @@ def _most_within(bound: SizeBound, each: SizeRange, sizes: Mapping[str, int]) ->
 
 
 def _last(rising: Sequence[int], holds: Callable[[int], bool]) -> int:
-    """The last of rising numbers for which something holds that does not hold again once it fails; else the first."""
+    """Bisect rising numbers for the last for which something holds, which fails for all behind it; else the first."""
     return rising[max(0, bisect.bisect_left(rising, True, key=lambda size: not holds(size)) - 1)]
 
 
