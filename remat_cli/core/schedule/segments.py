@@ -135,6 +135,30 @@ def held_bytes_of(problem: Problem, schedule: Schedule, given_ops: int = 0) -> t
     return tuple(held)
 
 
+def viewed(problem: Problem, plan: Plan, number: int, roots: Mapping[int, int]) -> int:
+    """The instance whose buffer one uses: its own, or that of what it is a view of; `roots` are those found before."""
+    instance = plan.instances[number]
+    base = problem.tensors[instance.tensor].view_of
+    step = plan.schedule.steps[instance.birth]
+    if base is None or not isinstance(step, Compute):
+        return number
+    read = plan.reads[instance.birth][problem.ops[step.op].inputs.index(base)]
+    return roots.get(read, read)
+
+
+def workspaces(
+    problem: Problem, plan: Plan, places: Mapping[int, int], memory: int, parts: Mapping[int, tuple[int, ...]]
+) -> list[Hold]:
+    """Buffers in a memory for what ops take beside tensors, each at the place of its step."""
+    holds = []
+    for number, place in places.items():
+        step = plan.schedule.steps[number]
+        if isinstance(step, Compute) and problem.devices[step.device].memory == memory:
+            needed = problem.ops[step.op].workspace_bytes[step.device]
+            holds += workspace_holds(needed, place, parts.get(step.op, ()))
+    return holds
+
+
 @dataclass(frozen=True)
 class _Cutter:
     """One plan and ways to group its steps; a group is a list of steps that run together.
@@ -310,11 +334,8 @@ class _Cutter:
         given = [self.sizes[self.plan.instances[number].tensor] for number in here if number not in born]
         holds = [Hold(size, 0, length - 1) for size in given]
         holds += self._holds(groups, [number for number in here if number in born])
-        for position, number in enumerate(number for group in groups for number in group):
-            step = self.plan.schedule.steps[number]
-            if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
-                needed = self.problem.ops[step.op].workspace_bytes[step.device]
-                holds += workspace_holds(needed, position, cache.parts.get(step.op, ()))
+        places = {number: place for place, number in enumerate(number for group in groups for number in group)}
+        holds += workspaces(self.problem, self.plan, places, memory, cache.parts)
         return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)
 
     def _holds(self, groups: list[list[int]], instances: Sequence[int]) -> list[Hold]:
@@ -334,7 +355,7 @@ class _Cutter:
                 first, end = groups[home][0], groups[max(home, last_home)][-1]
                 holds.append(Hold(self.sizes[instance.tensor], at[first], at[end]))
             else:
-                root = roots[number] = self._viewed(number, roots)
+                root = roots[number] = viewed(self.problem, self.plan, number, roots)
                 end = at[instance.birth] if number in read else at[groups[home][-1]]
                 last[root] = max(last.get(root, 0), end, at.get(instance.death, 0))
         for root, end in last.items():
@@ -342,13 +363,3 @@ class _Cutter:
                 instance = self.plan.instances[root]
                 holds.append(Hold(self.sizes[instance.tensor], at[instance.birth], end))
         return holds
-
-    def _viewed(self, number: int, roots: Mapping[int, int]) -> int:
-        """The instance whose buffer one uses: its own, or that of what it is a view of."""
-        instance = self.plan.instances[number]
-        base = self.problem.tensors[instance.tensor].view_of
-        step = self.plan.schedule.steps[instance.birth]
-        if base is None or not isinstance(step, Compute):
-            return number
-        read = self.plan.reads[instance.birth][self.problem.ops[step.op].inputs.index(base)]
-        return roots.get(read, read)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from remat_cli.core.schedule.plan import Compute, Copy, Plan
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.core.schedule.segments import Cut, Segment, held_bytes_of, kept_instances
-from remat_cli.core.values.buffer_cache import BufferCache, Hold, most_bytes, steady_bytes, workspace_holds
+from remat_cli.core.schedule.segments import Cut, Segment, held_bytes_of, kept_instances, viewed, workspaces
+from remat_cli.core.values.buffer_cache import BufferCache, Hold, most_bytes, steady_bytes
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,16 @@ class _Holding:
 
         A provider with a cache of buffers makes nothing in place.
         """
+        problem, plan = self.shared.problem, self.shared.plan
         spans: dict[int, Hold] = {}
         roots: dict[int, int] = {}
-        for number, instance in enumerate(self.shared.plan.instances):
+        for number, instance in enumerate(plan.instances):
             if instance.memory != memory or instance.birth not in self.places:
                 continue
-            root = self._viewed(number, roots) if is_cached else -1 - instance.storage
+            if not is_cached:
+                root = -1 - instance.storage
+            else:
+                root = number if number in self.kept else viewed(problem, plan, number, roots)
             roots[number] = root
             own = self._own(number)
             before = spans.get(root, own)
@@ -99,19 +103,12 @@ class _Holding:
             spans[root] = Hold(size, min(before.start, own.start), max(before.end, own.end))
         given = {
             number if is_cached else -1 - instance.storage
-            for number, instance in enumerate(self.shared.plan.instances)
+            for number, instance in enumerate(plan.instances)
             if self.shared.is_given(number)
         }
         mine = [hold for root, hold in spans.items() if root not in given]
-        return [*mine, *(self._twice(memory) if is_cached else ()), *self._workspaces(memory)]
-
-    def _workspaces(self, memory: int) -> Iterator[Hold]:
-        """What ops take beside tensors, each in its own step."""
-        for number, place in self.places.items():
-            step = self.shared.plan.schedule.steps[number]
-            if isinstance(step, Compute) and self.shared.problem.devices[step.device].memory == memory:
-                needed = self.shared.problem.ops[step.op].workspace_bytes[step.device]
-                yield from workspace_holds(needed, place, self.parts.get(step.op, ()))
+        twice = self._twice(memory) if is_cached else ()
+        return [*mine, *twice, *workspaces(problem, plan, self.places, memory, self.parts)]
 
     def _twice(self, memory: int) -> list[Hold]:
         """What the caller gets from the device and ops on the host read: the runtime makes that beside its buffer."""
@@ -150,13 +147,3 @@ class _Holding:
     @cached_property
     def _read(self) -> frozenset[int]:
         return frozenset(instance for reads in self.shared.plan.reads for instance in reads)
-
-    def _viewed(self, number: int, roots: Mapping[int, int]) -> int:
-        """The instance whose buffer one uses: its own, or that of what it is a view of."""
-        instance = self.shared.plan.instances[number]
-        base = self.shared.problem.tensors[instance.tensor].view_of
-        step = self.shared.plan.schedule.steps[instance.birth]
-        if base is None or not isinstance(step, Compute) or number in self.kept:
-            return number
-        read = self.shared.plan.reads[instance.birth][self.shared.problem.ops[step.op].inputs.index(base)]
-        return roots.get(read, read)

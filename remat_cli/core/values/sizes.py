@@ -247,22 +247,18 @@ class SizeFamily(msgspec.Struct, frozen=True):
         for order in itertools.permutations(self.ranges):
             sizes = {each.name: each.low for each in self.ranges} | self.fixed
             for each in order:
-                sizes[each.name] = self._most(each, sizes)
-                if bound is not None:
-                    sizes[each.name] = _most_within(bound, each, sizes)
+                sizes[each.name] = self._most(each, sizes, bound)
             found[tuple(sizes[each.name] for each in self.ranges)] = sizes
         largest_first = sorted(found, key=lambda numbers: (max(numbers), math.prod(numbers)), reverse=True)
         return tuple(found[numbers] for numbers in largest_first)
 
-    def _most(self, each: SizeRange, sizes: Mapping[str, int]) -> int:
+    def _most(self, each: SizeRange, sizes: Mapping[str, int], bound: SizeBound | None) -> int:
+        """The most that a dimension may be beside sizes of the others; its least where even that breaks a limit."""
         limits = [limit for limit in self.limits if each.name in limit.names]
-        return _last(each.sizes, lambda size: all(limit.holds({**sizes, each.name: size}) for limit in limits))
-
-
-def _most_within(bound: SizeBound, each: SizeRange, sizes: Mapping[str, int]) -> int:
-    """The most that a dimension may be within a bound, up to what it is; its least where that is not within."""
-    rising = range(each.low, sizes[each.name] + 1, each.step)
-    return _last(rising, lambda size: bound.holds({**sizes, each.name: size}))
+        most = _last(each.sizes, lambda size: all(limit.holds({**sizes, each.name: size}) for limit in limits))
+        if bound is None:
+            return most
+        return _last(range(each.low, most + 1, each.step), lambda size: bound.holds({**sizes, each.name: size}))
 
 
 def _last(rising: Sequence[int], holds: Callable[[int], bool]) -> int:
