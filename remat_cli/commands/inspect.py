@@ -41,6 +41,7 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
 
 
 def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
+    """The report on a plan, or on a model that is measured now."""
     if is_plan(path):
         return _inspected_plan(path, settings)
     only_device(settings.devices)

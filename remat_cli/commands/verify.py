@@ -72,7 +72,7 @@ def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyRep
 
 
 def _picture(report: VerifyReport | FileReport) -> bytes:
-    """Both processes over time.
+    """Draw what both processes hold over time.
 
     Raises:
         ConfigError: they were not measured.
@@ -86,6 +86,7 @@ def _picture(report: VerifyReport | FileReport) -> bytes:
 
 
 def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
+    """The report on a plan, or on what its file says where the runtime optimises the original otherwise here."""
     read = read_plan(plan)
     _check_sizes(read, settings.conditions)
     rewritten = find_file(read.output, plan, "model")
