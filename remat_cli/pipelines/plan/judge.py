@@ -65,7 +65,7 @@ def simulate_pipeline(chain: PipelineChain, schedule: PeriodicSchedule, model: M
 
 
 def _layer(chain: PipelineChain, task: int) -> int:
-    """Of task 1..2n."""
+    """The layer that task 1..2n belongs to."""
     return task if task <= chain.layers else 2 * chain.layers + 1 - task
 
 
@@ -155,23 +155,16 @@ def _memory_of(
             if start < end:
                 changes[start] += held
                 changes[end] -= held
-    held = _always(device, chain, schedule, model)
+    # Weights, and the buffers of transfers.
+    held = sum(chain.copies * chain.weights[at] for at, where in enumerate(schedule.devices) if where == device)
+    for layer, (here, there) in enumerate(pairwise(schedule.devices), 1):
+        if model != "nca" and here != there and device in {here, there}:
+            held += (2 if chain.has_gradients else 1) * chain.sizes[layer]
     line = [] if changes else [(0, held)]
     for time in sorted(changes):
         held += changes[time]
         line.append((time, held))
     return tuple(line)
-
-
-def _always(device: int, chain: PipelineChain, schedule: PeriodicSchedule, model: MemoryModel) -> int:
-    """Weights, and the buffers of transfers."""
-    held = sum(chain.copies * chain.weights[at] for at, where in enumerate(schedule.devices) if where == device)
-    if model == "nca":
-        return held
-    for layer, (here, there) in enumerate(pairwise(schedule.devices), 1):
-        if here != there and device in {here, there}:
-            held += (2 if chain.has_gradients else 1) * chain.sizes[layer]
-    return held
 
 
 def _lives(

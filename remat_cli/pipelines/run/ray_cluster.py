@@ -51,7 +51,7 @@ class ClusterOptions:
 
 
 def require_ray() -> None:
-    """Whether Ray is there, without loading it.
+    """Check that Ray is installed, without loading it.
 
     Raises:
         MissingDependency: it is not installed.
@@ -61,7 +61,7 @@ def require_ray() -> None:
 
 
 def import_ray() -> ModuleType:
-    """Ray, which reports nothing about anybody.
+    """Import Ray in such a way that it reports nothing about anybody.
 
     Raises:
         MissingDependency: it is not installed, or does not load.
@@ -121,7 +121,7 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
 
 
 def _check_gpus(ray: ModuleType, options: ClusterOptions, devices: int) -> None:
-    """Whether this machine has what all actors take; a cluster of one machine never gets more.
+    """Check that this machine has what all actors take; a cluster of one machine never gets more.
 
     Raises:
         ConfigError: it has not.
