@@ -199,7 +199,7 @@ def _asks_for_token(address: str, where: str) -> bool:
         RuntimeFailure: there is no cluster.
     """
     try:
-        with started(_join_once, (address, where)) as worker:
+        with started(join_once, (address, where)) as worker:
             until = time.monotonic() + START_SECONDS
 
             def begin() -> None:
@@ -217,7 +217,8 @@ def _asks_for_token(address: str, where: str) -> bool:
         raise RuntimeFailure(_no_answer(where, died.line or "Ray broke down")) from None
 
 
-def _join_once(job: tuple[str, str], tell: Tell) -> None:
+def join_once(job: tuple[str, str], tell: Tell) -> None:
+    """Join a cluster and leave it: what a process of its own does, to find out whether that is possible."""
     address, where = job
     ray = import_ray()
     tell()  # only now does the time that it may take to join begin
