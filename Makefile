@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup demo picture test test-slow check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
+.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 setup: $(STAMP)  ## create .venv with everything installed
+
+kernels: $(STAMP)  ## compile the kernels of the solvers, which otherwise the first search does, half a minute
+	$(BIN)/python -m tests.kernels
 
 demo: $(STAMP)  ## compile a real model to 60 % of its activation memory and prove it by running both
 	mkdir -p demo
@@ -34,6 +37,9 @@ TEST_JOBS ?= 2
 test: $(STAMP)  ## fast tests, two at a time (TEST_JOBS=8)
 	$(BIN)/python -m pytest -m 'not slow' --numprocesses $(TEST_JOBS) --dist worksteal
 
+durations: $(STAMP)  ## run the fast tests and record how long their files take, by which workers share them
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses $(TEST_JOBS) --dist worksteal --record-durations
+
 test-slow: $(STAMP)  ## all tests, long ones included
 	$(BIN)/python -m pytest
 
@@ -48,6 +54,9 @@ test-versions: $(STAMP)  ## all tests of the runtime on an older version, and fi
 	$(BIN)/python -m tests.other_versions $(OLDER_VERSION) tests/runtime
 	$(BIN)/python -m pytest tests/end_to_end/test_verify_file.py -k another_version
 
+test-targets: setup-emulator $(STAMP)  ## all tests of files on other processors, played by an emulator (Debian), five minutes
+	$(BIN)/python -m pytest tests/end_to_end/test_other_processors.py
+
 # A folder of rows that is there already is gone on with; shards of one folder may run on several machines.
 SHARD ?= 1/1
 FUZZ_ROWS ?= build/fuzz
@@ -56,10 +65,11 @@ fuzz: $(STAMP)  ## ONNX's node tests, broken models and plans, kills: cases that
 	$(BIN)/python -m tests.fuzz $(FUZZ_ROWS) --shard $(SHARD)
 	$(BIN)/python -m tests.fuzz.report $(FUZZ_ROWS) --write
 
-mutation: $(STAMP)  ## do the tests notice when the judge and the plan reader are changed? 10 minutes
+mutation: $(STAMP)  ## do the tests notice when the judge, the plan reader and the runtime's rules are changed? 20 minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'mutmut>=3.8'
 	rm -rf mutants
-	$(BIN)/python -m mutmut run
+	$(BIN)/python -m mutmut run 'remat_cli.core.*'
+	$(BIN)/python -m mutmut run $$($(BIN)/python -m tests.mutation sample)
 	$(BIN)/python -m tests.mutation
 
 fuzz-quick: $(STAMP)  ## a fair sample of them, 20 minutes
@@ -150,9 +160,13 @@ VULKAN := build/vulkan
 VULKAN_DRIVER := $(VULKAN)/swiftshader.json
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-$(WEBGPU_STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(WEBGPU_VENV)
-	$(WEBGPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[webgpu]' pytest hypothesis
+# The plug-in alone is installed, so that other tests run without it; the rest is that of .venv.
+$(WEBGPU_STAMP): $(STAMP)
+	$(PYTHON) -m venv --without-pip $(WEBGPU_VENV)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+		>$$($(WEBGPU_VENV)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/remat.pth
+	$(BIN)/python -m pip --python $(WEBGPU_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
+		$$(grep --only-matching 'onnxruntime-ep-webgpu==[0-9.]*' pyproject.toml)
 	touch $(WEBGPU_STAMP)
 
 # The loader reads a driver's file with an absolute path only.
@@ -170,6 +184,9 @@ setup-webgpu: $(WEBGPU_STAMP) $(VULKAN_DRIVER)  ## WebGPU without a GPU (Debian)
 
 test-webgpu: setup-webgpu  ## tests on WebGPU, and those for any GPU on it, two minutes
 	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m '(webgpu or gpu) and not slow' tests/webgpu tests/gpu --device webgpu:0
+
+test-webgpu-core: setup-webgpu  ## those tests on WebGPU of single ops, options and errors, seconds
+	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m pytest -m 'not slow' tests/webgpu/test_webgpu.py
 
 bench-webgpu: setup-webgpu  ## plans on the CPU and WebGPU, run and counted below the provider, a quarter of an hour
 	ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 VK_DRIVER_FILES=$(CURDIR)/$(VULKAN_DRIVER) $(WEBGPU_VENV)/bin/python -m bench.webgpu --write

@@ -5,23 +5,27 @@ files that torch exports are taken from a folder (bench/any_size_models.py makes
 `--only NAME` and `--part compile|bits|times` do less, `--again` more; times want a quiet machine.
 """
 
-import argparse
 import json
 import math
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import onnx
 import onnxruntime as ort
 
+from bench.bench import Bench, Key, Shard, shard_option
+from bench.bench import Case as Wanted
+from bench.compiling import Row
 from examples.make_encoder import save_encoder
 from remat_cli import compile as compile_file
 from remat_cli.base.units import format_bytes
@@ -31,7 +35,6 @@ from remat_cli.runtime.sessions.session import SessionSettings, in_turn_options
 from tests.torch_like import any_size as drawn
 from tests.torch_like.encoders import save_encoder_of
 
-RESULTS = Path(__file__).with_name("results")
 GENERATED = Path(__file__).with_name("generated") / "any_size"
 BITS = 200
 SESSIONS, ROUNDS = 4, 6  # of each, and runs in turn at least
@@ -39,7 +42,6 @@ SHORT_SECONDS = 1.5  # that short runs are repeated for in each session
 WORDS = 60
 PARTS = ("compile", "bits", "times")
 Feeds = dict[str, np.ndarray]
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -263,8 +265,8 @@ def _least_in_turn(sessions: Sequence[ort.InferenceSession], feeds: Feeds) -> li
 MEASURES: Mapping[str, Callable[[str, Case, Path, Path], Row]] = {"compile": compiled, "bits": bits, "times": times}
 
 
-def measure(name: str, parts: list[str], models: Path, *, is_again: bool) -> None:
-    """Make the parts of a row that are missing, or all of them again."""
+def measured(name: str, keys: Sequence[Key], models: Path) -> Iterator[Row]:
+    """The parts of a model that are asked for; what is measured of a file, only where there is one."""
     case = CASES[name]
     GENERATED.mkdir(parents=True, exist_ok=True)
     original, ours = models / f"{name}.onnx", GENERATED / f"{name}.any.onnx"
@@ -272,29 +274,14 @@ def measure(name: str, parts: list[str], models: Path, *, is_again: bool) -> Non
         original = GENERATED / f"{name}.onnx"
         if not original.exists():
             case.build(original)
-    for part in parts:
-        rows = read()
-        if ((name, part) in rows and not is_again) or (
-            part != "compile" and not rows.get((name, "compile"), {}).get("plan")
-        ):
-            continue
-        row = {"model": name, "part": part, **MEASURES[part](name, case, original, ours)}
-        with (RESULTS / "any_size.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        say(json.dumps(row))
+    for _, part in keys:
+        if part == "compile" or by_part(BENCH.rows()).get((name, "compile"), {}).get("plan"):
+            yield {"model": name, "part": part, **MEASURES[part](name, case, original, ours)}
 
 
-def read() -> dict[tuple[str, str], Row]:
+def by_part(rows: list[Row]) -> dict[tuple[str, str], Row]:
     """All that was measured, by model and part; later lines count."""
-    path = RESULTS / "any_size.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return {(row["model"], row["part"]): row for row in rows}
-
-
-def say(line: str) -> None:
-    """Tell at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def line(name: str, rows: dict[tuple[str, str], Row]) -> str:
@@ -379,20 +366,28 @@ compiling ended.
 """
 
 
-def main() -> None:
+def page(rows: list[Row]) -> str:
+    """The table, a line for each model that was compiled."""
+    found = by_part(rows)
+    lines = [line(name, found) for name in CASES if (name, "compile") in found]
+    return HEAD + "\n".join([*lines, *drawn_lines()]) + "\n"
+
+
+BENCH = Bench("any_size", ("model", "part"), page, json.dumps)
+
+
+@click.command()
+@click.option("--models", type=click.Path(path_type=Path), default=GENERATED, help="Folder of exports by torch.")
+@click.option("--only", multiple=True, type=click.Choice(list(CASES)), help="Name of a model; may be repeated.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="What is measured; may be repeated.")
+@click.option("--again", is_flag=True, help="Also what was measured before.")
+@shard_option
+def main(models: Path, only: Sequence[str], parts: Sequence[str], again: bool, shard: Shard) -> None:
     """Measure what is missing and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=GENERATED)
-    parser.add_argument("--only", action="append", choices=CASES)
-    parser.add_argument("--part", action="append", choices=PARTS)
-    parser.add_argument("--again", action="store_true", help="also what was measured before")
-    asked = parser.parse_args()
-    for name in asked.only or CASES:
-        measure(name, asked.part or list(PARTS), asked.models, is_again=asked.again)
-    rows = read()
-    lines = [line(name, rows) for name in CASES if (name, "compile") in rows]
-    (RESULTS / "any_size.md").write_text(HEAD + "\n".join([*lines, *drawn_lines()]) + "\n")
-    if lost := broken(rows):
+    wanted = (Wanted(name, [(name, part) for part in parts or PARTS]) for name in only or CASES)
+    BENCH.run(wanted, partial(measured, models=models), again=again, shard=shard)
+    BENCH.write()
+    if lost := broken(by_part(BENCH.rows())):
         sys.exit("\n".join(lost))
 
 

@@ -7,7 +7,6 @@ called in one way in a fresh process, and the most that this process held while 
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,15 +16,16 @@ import click
 import msgspec
 
 import remat_cli
+from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
 from bench.callers_measure import RUNS, SETTINGS, CallerFigures, CallerJob, CallingWay, measure_caller
-from bench.compiling import RESULTS, Row, sample_paths, table_lines
-from bench.real.measure import MODELS, read_rows
+from bench.compiling import Row, sample_paths, table_lines
+from bench.real.measure import MODELS
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.report.compile import OneModelReport
 from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import make_feeds
 
-ROWS, TABLE = RESULTS / "callers.jsonl", RESULTS / "callers.md"
 SAMPLES = ("unet", "transformer", "detector", "densenet")
 REAL = ("whisper-encoder", "yolov8s")
 FILES = ("original", "compiled")
@@ -71,19 +71,25 @@ EXTRA_LINES = (
 @click.option("--models", type=click.Path(path_type=Path), default=MODELS, help="Folder of the bench of record.")
 @click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
 @click.option("--write", is_flag=True, help="Make the table of the rows that are there.")
-def main(models: Path, only: Sequence[str], write: bool) -> None:
+@shard_option
+def main(models: Path, only: Sequence[str], write: bool, shard: Shard) -> None:
     """Measure what is missing, or write the table."""
     if write:
-        TABLE.write_text("\n".join(table(read_rows(ROWS))) + "\n", encoding="utf-8")
+        BENCH.write()
         return
-    done = {(row["model"], row["file"], row["way"]) for row in read_rows(ROWS)}
-    wanted = [(file, way) for way in WAYS for file in FILES]
-    for name, path in _paths(models, tuple(only)):
-        missing = [(file, way) for file, way in wanted if (name, file, way.name) not in done]
-        for row in model_rows(name, path, missing) if missing else ():
-            with ROWS.open("a") as stream:
-                stream.write(json.dumps(row, sort_keys=True) + "\n")
-            click.echo(f"{name:16} {row['file']:8} {row['way']:10} {row['ratio']:.2f} x what is promised")
+    paths = _paths(models, tuple(only))
+    wanted = [(file, way.name) for way in WAYS for file in FILES]
+    cases = (Case(path, [(name, *each) for each in wanted]) for name, path in paths)
+    BENCH.run(cases, _measured, shard=shard)
+
+
+def _measured(path: Path, keys: Sequence[Key]) -> Iterator[Row]:
+    ways = {way.name: way for way in WAYS}
+    return model_rows(keys[0][0], path, [(file, ways[way]) for _, file, way in keys])
+
+
+def _told(row: Row) -> str:
+    return f"{row['model']:16} {row['file']:8} {row['way']:10} {row['ratio']:.2f} x what is promised"
 
 
 def _paths(models: Path, only: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
@@ -105,6 +111,7 @@ def model_rows(name: str, path: Path, wanted: Sequence[tuple[str, CallingWay]]) 
             intra_op_threads=SETTINGS.intra_op_threads,
             verify="fast",
         )
+        assert isinstance(report, OneModelReport)
         if report.output is None or report.exit_code:
             raise click.ClickException(f"{name}: {report.split_obstacle or report.solution.status}")
         plan = remat_cli.read_plan(Path(report.plan or ""))
@@ -237,6 +244,8 @@ def _span(values: Sequence[float], digits: int = 2) -> str:
 def _mib(count: int) -> str:
     return f"{count / MIB:.1f}"
 
+
+BENCH = Bench("callers", ("model", "file", "way"), of_lines(table), _told)
 
 if __name__ == "__main__":
     main()

@@ -65,19 +65,6 @@ def compile_row(name: str, path: Path, budget: str, flags: Sequence[str], folder
     }
 
 
-def write_results(name: str, rows: Sequence[Row], table: str) -> None:
-    """Write `bench/results/NAME.jsonl` and `NAME.md`."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.jsonl").write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
-    (RESULTS / f"{name}.md").write_text(table)
-
-
-def read_rows(name: str) -> list[Row]:
-    """Rows of before."""
-    path = RESULTS / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
 def table_lines(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
     """A table in Markdown."""
     return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *cells)]

@@ -27,22 +27,23 @@ import msgspec
 import numpy as np
 import onnx
 
-from bench.compiling import RESULTS, ROOT, Row, write_results
+from bench.bench import Bench, Key
+from bench.bench import Case as Wanted
+from bench.compiling import ROOT, Row
 from bench.devices_measure import MODEL, PLAN, ROUNDS, RUNS, SINGLE, Planned, measure
 from bench.devices_report import markdown
 from remat_cli.base.errors import MissingDependency, RematError
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.learn.settle import ATTEMPTS, Settled
-from remat_cli.compiling.place import plan_again, plan_on_devices
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.learn.settle import Settled
+from remat_cli.compiling.placed.program import placed_program
+from remat_cli.compiling.placed.record import noted_model
+from remat_cli.compiling.planned import Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, prepare
 from remat_cli.compiling.profile import profile_model
-from remat_cli.compiling.program import placed_program
-from remat_cli.compiling.record import model_to_write, plan_file, written_at
-from remat_cli.compiling.tell import compile_report
+from remat_cli.compiling.record import written_at
 from remat_cli.core.files.plan_file import PlanFile, graph_instances, write_plan
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.solver_run import Status
@@ -50,10 +51,13 @@ from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.onnx_io.read.load import save
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.sessions.providers import device_of, require_device
+from remat_cli.sessions.place import plan_again, plan_on_devices
+from remat_cli.sessions.record import record_sessions
+from remat_cli.sessions.report import devices_report
+from remat_cli.sessions.settle import ATTEMPTS
 from remat_cli.settings.settings import Settings, load_settings
 from sample_models.papers import paper_model
 
-NAME = "devices"
 STAGES = "profile,plan,measure"
 ROW, FEEDS = "row.json", "feeds.npz"
 KEY = ("network", "set", "budget")
@@ -140,34 +144,30 @@ class Case:
 @click.option("--force", is_flag=True, help="Make rows again.")
 def main(only: str, stages: str, work: Path | None, time_limit: str, write: bool, force: bool) -> None:
     """Run the bench."""
-    rows = read_rows()
+    known = BENCH.rows()
+    made = {} if force else {BENCH.key_of(row): row for row in known}
+
+    def found(case: Case, _: Sequence[Key]) -> Iterator[Row]:
+        return run_case(case, stages, time_limit, made)
+
     with tempfile.TemporaryDirectory() as temporary:
-        for case in cases(only, work or Path(temporary)):
-            made = {} if force else {tuple(row[key] for key in KEY): row for row in rows}
-            for row in run_case(case, stages, time_limit, made):
-                rows = merged(rows, json.loads(json.dumps(row, sort_keys=True)))  # as it is read back
-                click.echo(f"{row['network']:14} {row['set']:18} {row['budget']:18} {row['outcome']}", err=True)
-                if write:
-                    write_results(NAME, rows, markdown(rows, ROUNDS * RUNS))
-    click.echo(markdown(rows, ROUNDS * RUNS))
+        wanted = cases(only, work or Path(temporary))
+        keyed = (Wanted(case, [case.key(budget) for budget in case.budgets]) for case in wanted)
+        rows = BENCH.merged(known, BENCH.run(keyed, found, again=force, keeps=write))
+    if write:
+        BENCH.write()
+    click.echo(BENCH.table(rows))
     if any(row["outcome"] == "failed" for row in rows):
         sys.exit(1)
 
 
-def read_rows() -> list[Row]:
-    """Rows of before."""
-    path = RESULTS / f"{NAME}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+def _place(row: Row) -> tuple[int, int, int]:
+    budgets = (ENOUGH, *LADDER, HALF_AT_HOME)
+    return list(SETS).index(row["set"]), list(NETWORKS).index(row["network"]), budgets.index(row["budget"])
 
 
-def merged(rows: Sequence[Row], row: Row) -> list[Row]:
-    """The rows with a fresh one in its place, in the order of networks, sets and budgets."""
-
-    def place(one: Row) -> tuple[int, int, int]:
-        budgets = (ENOUGH, *LADDER, HALF_AT_HOME)
-        return list(SETS).index(one["set"]), list(NETWORKS).index(one["network"]), budgets.index(one["budget"])
-
-    return sorted([*(old for old in rows if any(old[key] != row[key] for key in KEY)), row], key=place)
+def _told(row: Row) -> str:
+    return f"{row['network']:14} {row['set']:18} {row['budget']:18} {row['outcome']}"
 
 
 def cases(only: str, work: Path) -> Iterator[Case]:
@@ -269,37 +269,39 @@ class Subject:
             planned = self.counted(request, Path(work))
         folder = case.at(budget)
         folder.mkdir(parents=True, exist_ok=True)
-        if planned.cut is not None:
+        if isinstance(planned, Sessions):
             self.written(folder, planned, request)
         row = {"network": case.network, "set": case.set_name, "budget": budget, **self.facts(planned)}
         row |= {"sizes": NETWORKS[case.network], "limit": seconds, "outcome": _outcome(planned)}
         (folder / ROW).write_text(json.dumps(row))
 
-    def counted(self, request: CompileRequest, work: Path) -> PlannedModel:
+    def counted(self, request: CompileRequest, work: Path) -> Sessions | Refused:
         """A plan that knows what its sessions hold of weights, as the product makes it: run, count, plan again."""
         planned = plan_on_devices(self.prepared, self.platform, request, silent())
         for attempt in range(ATTEMPTS):
-            more = {} if planned.cut is None else self.session_bytes(planned, request, work / str(attempt))
+            if isinstance(planned, Refused):
+                break
+            more = self.session_bytes(planned, request, work / str(attempt))
             if not more:
                 break
             counted = planned.platform.with_session_bytes(more)
             planned = plan_again(planned, counted, request.search, silent())
         return planned
 
-    def session_bytes(self, planned: PlannedModel, request: CompileRequest, folder: Path) -> dict[str, int]:
+    def session_bytes(self, planned: Sessions, request: CompileRequest, folder: Path) -> dict[str, int]:
         """What sessions of a plan hold of weights beyond what was planned, by memory."""
         folder.mkdir()
-        save(model_to_write(planned), folder / MODEL)
-        program = placed_program(plan_file(planned, request), folder / MODEL, folder)
+        save(noted_model(planned), folder / MODEL)
+        program = placed_program(record_sessions(planned, request), folder / MODEL, folder)
         held = see_memory(program, self.prepared.feeds).fixed_bytes
         known = zip(program.memories, held, program.planned_fixed_bytes, strict=True)
         return {name: seen - thought for name, seen, thought in known if seen > thought}
 
-    def written(self, folder: Path, planned: PlannedModel, request: CompileRequest) -> PlanFile:
+    def written(self, folder: Path, planned: Sessions, request: CompileRequest) -> PlanFile:
         """The plan, that of the best single device if it is another one, their model and what it is fed."""
-        save(model_to_write(planned), folder / MODEL)
+        save(noted_model(planned), folder / MODEL)
         np.savez(folder / FEEDS, **self.prepared.feeds)
-        plan = plan_file(planned, request)
+        plan = record_sessions(planned, request)
         write_plan(folder / PLAN, written_at(plan, folder / MODEL, folder / PLAN, None))
         best = planned.best_single
         if best is not None and best.schedule != plan.schedule:
@@ -309,9 +311,9 @@ class Subject:
             write_plan(folder / SINGLE, written_at(single, folder / MODEL, folder / SINGLE, None))
         return plan
 
-    def facts(self, planned: PlannedModel) -> Row:
+    def facts(self, planned: Sessions | Refused) -> Row:
         """The product's report without what holds for this run only, and what it was made on."""
-        report = msgspec.to_builtins(compile_report(Path(), Settled(planned, None)))
+        report = msgspec.to_builtins(devices_report(Path(), Settled(planned, None)))
         source = self.platform.profiles[0].provenance
         return {
             "report": {key: value for key, value in report.items() if key not in OF_THIS_RUN},
@@ -321,8 +323,8 @@ class Subject:
         }
 
 
-def _outcome(planned: PlannedModel) -> str:
-    if planned.cut is not None:
+def _outcome(planned: Sessions | Refused) -> str:
+    if isinstance(planned, Sessions):
         return "planned"
     return "impossible" if planned.answer.run.status is Status.INFEASIBLE else "no plan found"
 
@@ -349,6 +351,8 @@ def measured_row(case: Case, budget: str) -> Row:
             return {**row, "outcome": "failed", "message": str(error)}
     return {**row, "outcome": "measured", "measured": seen}
 
+
+BENCH = Bench("devices", KEY, lambda rows: markdown(rows, ROUNDS * RUNS), _told, _place)
 
 if __name__ == "__main__":
     main()

@@ -13,8 +13,8 @@ import msgspec
 from bench.compiling import Row
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import silent
+from remat_cli.compiling.placed.verify import PlacedRun, verify_sessions
 from remat_cli.compiling.program import make_program
-from remat_cli.compiling.verify import PlannedRun, verify_sessions
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.values.profile import DeviceSpec
@@ -85,9 +85,9 @@ def measure(planned: Planned, work: Path) -> Row:
     """
     plan = read_plan(planned.folder / PLAN)
     rival = read_plan(planned.folder / SINGLE).schedule if planned.has_rival else None
-    run = PlannedRun(plan, planned.folder / MODEL, rival)
+    run = PlacedRun(plan, planned.folder / MODEL, rival)
     (work / "verify").mkdir()
-    seen = verify_sessions(run, (planned.feeds,), work / "verify", silent())
+    seen, _ = verify_sessions(run, (planned.feeds,), work / "verify", silent())
     times = in_turns(_timers(planned, work))
     wholes = {spec.name: times[f"whole {spec.name}"] for spec in planned.devices}
     return {

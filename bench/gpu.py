@@ -18,7 +18,8 @@ from typing import Any
 import click
 import onnx
 
-from bench.compiling import EXIT_WORDS, PLAN, RESULTS, ROOT, Row, compile_row, mib, table_lines, write_results
+from bench.bench import Bench, Case, Key
+from bench.compiling import EXIT_WORDS, PLAN, ROOT, Row, compile_row, mib, table_lines
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.compiling.program import input_specs, make_program
 from remat_cli.core.files.plan_reader import read_plan
@@ -27,7 +28,7 @@ from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.providers import absence, parse_device
 from sample_models.papers import paper_model
 
-NAME, GPU = "cuda", "cuda:0"
+GPU = "cuda:0"
 NETWORKS: Mapping[str, dict[str, Any]] = {
     "unet": {"batch": 1, "resolution": (416, 608)},
     "resnet50": {"batch": 8, "resolution": 224},
@@ -69,14 +70,16 @@ def main(networks: str, budgets: str, time_limit: str, write: bool) -> None:
     """Run the bench."""
     if reason := absence(parse_device(GPU)):
         click.echo(f"skipped: {reason}")
-        if write and not (RESULTS / f"{NAME}.jsonl").exists():
-            (RESULTS / f"{NAME}.md").write_text(markdown([]))
+        if write and not BENCH.rows():
+            BENCH.write()
         return
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(_rows(networks.split(","), budgets.split(","), time_limit, Path(folder)))
-    if write:
-        write_results(NAME, rows, markdown(rows))
-    click.echo(markdown(rows))
+
+        def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
+            return _rows(name, [budget for _, budget in keys], time_limit, Path(folder))
+
+        cases = (Case(name, [(name, budget) for budget in budgets.split(",")]) for name in networks.split(","))
+        rows = BENCH.renew(cases, measured, keeps=write)
     if any(row["exit_code"] not in (0, 3, 4) for row in rows):
         sys.exit(1)
 
@@ -87,18 +90,20 @@ def markdown(rows: Sequence[Row]) -> str:
     return f"{INTRODUCTION}\n{table}" + ("" if rows else f"\n{EMPTY}")
 
 
-def _rows(networks: Sequence[str], budgets: Sequence[str], time_limit: str, folder: Path) -> Iterator[Row]:
-    for name in networks:
-        path = folder / f"{name}.onnx"
-        onnx.save(paper_model(name, **NETWORKS[name]), path)
-        for budget in budgets:
-            flags = ("--device", "cpu", "--device", GPU, "--time-limit", time_limit)
-            row = compile_row(name, path, f"cpu=100%,{GPU}={budget}", flags, folder)
-            row |= {"share": budget, "hardware": hardware()}
-            if row["exit_code"] == 0:
-                row |= {"run": _capped_run(folder), "smallest_cap_bytes": _smallest_cap(folder)}
-            click.echo(f"{name} {budget}: exit {row['exit_code']} {row['message']}", err=True)
-            yield row
+def _rows(name: str, budgets: Sequence[str], time_limit: str, folder: Path) -> Iterator[Row]:
+    path = folder / f"{name}.onnx"
+    onnx.save(paper_model(name, **NETWORKS[name]), path)
+    for budget in budgets:
+        flags = ("--device", "cpu", "--device", GPU, "--time-limit", time_limit)
+        row = compile_row(name, path, f"cpu=100%,{GPU}={budget}", flags, folder)
+        row |= {"share": budget, "hardware": hardware()}
+        if row["exit_code"] == 0:
+            row |= {"run": _capped_run(folder), "smallest_cap_bytes": _smallest_cap(folder)}
+        yield row
+
+
+def _told(row: Row) -> str:
+    return f"{row['model']} {row['share']}: exit {row['exit_code']} {row['message']}"
 
 
 def hardware() -> str:
@@ -187,6 +192,8 @@ def _likeness(seen: Row) -> str:
 def _ms(time_ns: int | None) -> str:
     return "" if time_ns is None else f"{time_ns / 1e6:.2f}"
 
+
+BENCH = Bench("cuda", ("model", "share"), markdown, _told)
 
 if __name__ == "__main__":
     main()

@@ -20,9 +20,9 @@ import click
 import msgspec
 
 import remat_cli
-from bench.compiling import RESULTS, Row, table_lines
+from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
+from bench.compiling import Row, table_lines
 from bench.loading_models import BUDGETS, MODELS
-from bench.real.measure import read_rows
 from remat_cli.base.progress import silent
 from remat_cli.compiling.prepare import prepare, work_folder
 from remat_cli.compiling.process.forecast import model_forecast
@@ -32,7 +32,6 @@ from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.runtime.sessions.session import runtime_version
 from remat_cli.settings.settings import load_settings
 
-ROWS, TABLE = RESULTS / "loading.jsonl", RESULTS / "loading.md"
 MEASURE = Path(__file__).with_name("loading_measure.py")
 LOADS, RUNS = 20, 4
 ALL = "100%"
@@ -49,19 +48,23 @@ FIGURES: Mapping[str, str] = MappingProxyType(
 @click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
 @click.option("--loads", default=LOADS, show_default=True, help="Processes for each file and runtime.")
 @click.option("--write", is_flag=True, help="Make the table of the rows that are there.")
-def main(pythons: Sequence[str], only: Sequence[str], loads: int, write: bool) -> None:
+@shard_option
+def main(pythons: Sequence[str], only: Sequence[str], loads: int, write: bool, shard: Shard) -> None:
     """Measure what is missing, or write the table."""
     if write:
-        TABLE.write_text("\n".join(table(read_rows(ROWS))) + "\n")
+        BENCH.write()
         return
     versions = {_version(python): python for python in (sys.executable, *pythons)}
-    done = {(row["model"], row["runtime"]) for row in read_rows(ROWS)}
-    for name in only or MODELS:
-        missing = {version: python for version, python in versions.items() if (name, version) not in done}
-        for row in _rows(name, missing, loads) if missing else ():
-            with ROWS.open("a") as stream:
-                stream.write(json.dumps(row, sort_keys=True) + "\n")
-            click.echo(f"{name:26} {row['runtime']:8} {'' if not misses(row) else ', '.join(misses(row))}")
+
+    def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
+        return _rows(name, {version: versions[version] for _, version in keys}, loads)
+
+    cases = (Case(name, [(name, version) for version in versions]) for name in only or MODELS)
+    BENCH.run(cases, measured, shard=shard)
+
+
+def _told(row: Row) -> str:
+    return f"{row['model']:26} {row['runtime']:8} {', '.join(misses(row))}"
 
 
 def _rows(name: str, pythons: Mapping[str, str], loads: int) -> Iterator[Row]:
@@ -174,6 +177,8 @@ def _worst(row: Row, figure: str) -> int:
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / MIB:.1f}"
 
+
+BENCH = Bench("loading", ("model", "runtime"), of_lines(table), _told)
 
 if __name__ == "__main__":
     main()

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import onnx
 
+from bench.bench import Bench, Case, Key
 from bench.compiling import (
     PLAN,
     ROOT,
@@ -21,18 +22,15 @@ from bench.compiling import (
     compile_row,
     machine,
     mib,
-    read_rows,
     sample_paths,
     table_lines,
     text,
-    write_results,
     zoo_paths,
 )
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.splits import large_tensors
 from sample_models.papers import paper_model, paper_names
 
-NAME = "max_tensor"
 PARTS = (2, 4)
 WIDTH = 0.25  # of the papers' networks: weights would be most of a file
 HEAD = (
@@ -66,16 +64,18 @@ weights above the cap are the model's interface and constants: they stay whole, 
 def main(models: str, time_limit: str, write: bool, force: bool) -> None:
     """Run the bench."""
     wanted = tuple(filter(None, models.split(",")))
-    rows = read_rows(NAME) if write else []
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in model_paths(Path(folder), wanted):
-            made = {row["parts"] for row in rows if row["model"] == name and not force}
-            for row in model_rows(name, path, [p for p in PARTS if p not in made], time_limit, Path(folder)):
-                click.echo(f"{name} 1/{row['parts']}: {row['outcome']} {row['message']}", err=True)
-                rows = [*(r for r in rows if (r["model"], r["parts"]) != (name, row["parts"])), row]
-                if write:
-                    write_results(NAME, rows, markdown(rows))
-    click.echo(markdown(rows))
+
+        def measured(path: Path, keys: Sequence[Key]) -> Iterator[Row]:
+            return model_rows(keys[0][0], path, [parts for _, parts in keys], time_limit, Path(folder))
+
+        paths = model_paths(Path(folder), wanted)
+        cases = (Case(path, [(name, parts) for parts in PARTS]) for name, path in paths)
+        fresh = BENCH.run(cases, measured, again=force or not write, keeps=write)
+    if write:
+        BENCH.write()
+    rows = BENCH.rows() if write else fresh
+    click.echo(BENCH.table(rows))
     if any(has_failed(row) for row in rows):
         sys.exit(1)
 
@@ -97,8 +97,6 @@ def model_paths(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, Path
 
 def model_rows(name: str, path: Path, parts: Sequence[int], time_limit: str, folder: Path) -> Iterator[Row]:
     """A row per cap; the largest tensor is that of the model as the runtime optimises it."""
-    if not parts:
-        return
     plain = compile_row(name, path, "100%", ("--split", "off", "--no-verify", "--time-limit", "5s"), folder)
     if plain["exit_code"]:
         raise click.ClickException(f"{name}: {plain['message']}")
@@ -175,6 +173,12 @@ def _cells(row: Row) -> list[str]:
         (row["obstacle"] or "") if row["exit_code"] else ", ".join(whole[:2]) + more,
     ]
 
+
+def _told(row: Row) -> str:
+    return f"{row['model']} 1/{row['parts']}: {row['outcome']} {row['message']}"
+
+
+BENCH = Bench("max_tensor", ("model", "parts"), markdown, _told)
 
 if __name__ == "__main__":
     main()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
+from bench.bench import Bench, Case, Key
 from bench.compiling import (
     EXIT_WORDS,
     Row,
@@ -24,7 +25,6 @@ from bench.compiling import (
     sample_paths,
     table_lines,
     text,
-    write_results,
     zoo_paths,
 )
 
@@ -39,18 +39,15 @@ BUDGETS = ("90%", "80%", "70%", "min")
 def main(models: str, budgets: str, time_limit: str, write: bool) -> None:
     """Run the bench."""
     wanted = tuple(filter(None, models.split(",")))
-    rows = []
+    flags = ("--split", "off", "--time-limit", time_limit)
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in _models(Path(folder), wanted):
-            for budget in budgets.split(","):
-                rows.append(
-                    compile_row(name, path, budget, ("--split", "off", "--time-limit", time_limit), Path(folder))
-                )
-                click.echo(_line(rows[-1]), err=True)
-    table = _table(rows)
-    if write:
-        write_results("models", rows, table)
-    click.echo(table)
+
+        def measured(path: Path, keys: Sequence[Key]) -> Iterator[Row]:
+            return (compile_row(name, path, budget, flags, Path(folder)) for name, budget in keys)
+
+        models_of = _models(Path(folder), wanted)
+        cases = (Case(path, [(name, budget) for budget in budgets.split(",")]) for name, path in models_of)
+        rows = BENCH.renew(cases, measured, keeps=write)
     if any(row["exit_code"] not in (0, 3, 4) for row in rows):
         sys.exit(1)
 
@@ -118,6 +115,8 @@ def _cells(row: Row) -> list[str]:
         text(row["report"].get("seconds")),
     ]
 
+
+BENCH = Bench("models", ("model", "budget"), _table, _line)
 
 if __name__ == "__main__":
     main()

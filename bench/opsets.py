@@ -13,19 +13,21 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
 import onnx
 
-from bench.compiling import OUTPUT, ROOT, Row, compile_row, sample_paths, write_results
+from bench.bench import Bench, Case, Key
+from bench.compiling import OUTPUT, ROOT, Row, compile_row, sample_paths
 from remat_cli.onnx_io.read.checking import all_nodes
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.splitting.tiles.build import FILL_OP
 
-NAME, BUDGET = "opsets", "60%"
+BUDGET = "60%"
 RUN = ROOT / "bench" / "opsets_run.py"
 ABOUT = (
     "# What compiled samples ask of a runtime",
@@ -45,13 +47,9 @@ ABOUT = (
 @click.option("--write", is_flag=True, help="Write rows and table into bench/results.")
 def main(pythons: Sequence[Path], only: Sequence[str], write: bool) -> None:
     """Compile the samples, and run them in every version."""
-    if only and write:
-        raise click.UsageError("--write makes the table of all samples: leave --only out")
     here = [Path(sys.executable), *(python for python in pythons if is_there(python))]
-    rows = list(sample_rows(tuple(only), here))
-    if write:
-        write_results(NAME, rows, page(rows))
-    click.echo("\n".join(table(rows)))
+    cases = (Case(path, [(name,)]) for name, path in sample_paths(tuple(only)))
+    BENCH.renew(cases, partial(sample_rows, pythons=here), keeps=write)
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -66,9 +64,9 @@ def is_there(python: Path) -> bool:
     return python.exists()
 
 
-def sample_rows(only: tuple[str, ...], pythons: Sequence[Path]) -> Iterator[Row]:
-    """A row for each sample."""
-    for name, path in sample_paths(only):
+def sample_rows(path: Path, keys: Sequence[Key], pythons: Sequence[Path]) -> Iterator[Row]:
+    """The row of a sample."""
+    for (name,) in keys:
         with tempfile.TemporaryDirectory() as folder:
             done = compile_row(name, path, BUDGET, ["--verify", "fast"], Path(folder))
             row = {"model": name, "exit_code": done["exit_code"], "message": done["message"]}
@@ -126,6 +124,12 @@ def said_of(run: Row) -> str:
         return f"**refused**: {run['file_error']}"
     return "same bits" if run["same_bits"] else f"{run['difference']:.1e} ({run['relative']:.1e})"
 
+
+def _told(row: Row) -> str:
+    return f"{row['model']:16} exit {row['exit_code']}  {row['message']}"
+
+
+BENCH = Bench("opsets", ("model",), page, _told)
 
 if __name__ == "__main__":
     main()

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 import remat_cli
-from bench.compiling import Row, mib, read_rows, table_lines, text, write_results
+from bench.bench import Bench, Case, Key
+from bench.compiling import Row, mib, table_lines, text
 from bench.training import CASES, make_step
 from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.program import input_specs, make_program
@@ -34,7 +35,7 @@ from remat_cli.runtime.sessions.feeds import feeds_of
 MODELS = ("unet", "resnet18")
 BUDGETS = ("50%", "35%")
 KINDS = ("recompute only", "paging", "pofo", "auto")
-RUNS = 10
+RUNS, ROUNDS = 10, 3
 FIGURES = ("planned_percent", "measured_percent", "against_plan_percent", "planned_stall_ms", "measured_stall_ms")
 HEAD = (
     "model",
@@ -74,26 +75,27 @@ class Ready:
 @click.option("--models", default=",".join(MODELS), show_default=True, help="Some of these.")
 @click.option("--budgets", default=",".join(BUDGETS), show_default=True, help="Some of these.")
 @click.option("--kinds", default=",".join(KINDS), show_default=True, help="Some of these.")
-@click.option("--rounds", default=3, show_default=True, help="How often every plan has its turn.")
+@click.option("--rounds", default=ROUNDS, show_default=True, help="How often every plan has its turn.")
 @click.option("--time-limit", default="5s", show_default=True)
 @click.option("--write/--no-write", default=False, help="Write bench/results/paging.{jsonl,md}; other rows stay.")
 def main(models: str, budgets: str, kinds: str, rounds: int, time_limit: str, write: bool) -> None:
     """Run the bench; pages lie in the folder for temporary files (TMPDIR)."""
-    rows: list[Row] = []
-    wanted, methods = models.split(","), kinds.split(",")
+    methods = kinds.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        for name in wanted:
+
+        def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
             step, _ = make_step(name, Path(folder))
-            for budget in budgets.split(","):
+            for budget in dict.fromkeys(budget for _, budget, _ in keys):
                 for row in _rows(step, budget, methods, time_limit, rounds):
-                    rows.append({"model": name, "budget": budget, **row})
-                    click.echo(json.dumps(rows[-1]), err=True)
-    if write:
-        done = {(row["model"], row["budget"]) for row in rows}
-        rows = [*(row for row in read_rows("paging") if (row["model"], row["budget"]) not in done), *rows]
-        rows.sort(key=lambda row: (list(CASES).index(row["model"]), -int(row["budget"].rstrip("%"))))
-        write_results("paging", rows, _table(rows, rounds))
-    click.echo(_table(rows, rounds))
+                    yield {"model": name, "budget": budget, **row}
+
+        pairs = [(budget, kind) for budget in budgets.split(",") for kind in methods]
+        cases = (Case(name, [(name, *pair) for pair in pairs]) for name in models.split(","))
+        replace(BENCH, table=lambda rows: _table(rows, rounds)).renew(cases, measured, keeps=write)
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return list(CASES).index(row["model"]), -int(row["budget"].rstrip("%"))
 
 
 def _rows(step: Path, budget: str, kinds: list[str], time_limit: str, rounds: int) -> Iterator[Row]:
@@ -196,7 +198,7 @@ def _percent(took: int, least: int) -> float:
     return round(100 * (took - least) / least, 2)
 
 
-def _table(rows: list[Row], rounds: int) -> str:
+def _table(rows: list[Row], rounds: int = ROUNDS) -> str:
     """The results as Markdown, one row per plan."""
     lines = [
         "# Training steps that page to disk, run",
@@ -233,6 +235,8 @@ def _cells(row: Row) -> list[str]:
         "yes" if row["bits_equal"] else "NO",
     ]
 
+
+BENCH = Bench("paging", ("model", "budget", "plan"), _table, json.dumps, _place)
 
 if __name__ == "__main__":
     main()

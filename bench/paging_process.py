@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bench.compiling import Row, mib, read_rows, table_lines, text, write_results
-from bench.paging import RUNS, Ready, fastest, ready, timed
+from bench.bench import Bench, Case, Key
+from bench.compiling import Row, mib, table_lines, text
+from bench.paging import ROUNDS, RUNS, Ready, fastest, ready, timed
 from bench.training import make_step
-from remat_cli.core.values.verification import applies
+from remat_cli.core.values.verification import PagedSeen
 
 BUDGETS_MIB = {"unet": (50, 42), "resnet18": (56, 48)}
 RECOMPUTE, PAGING = "recompute only", "paging"
@@ -28,26 +30,29 @@ HEAD = ("model", "budget MiB", "plan", "process MiB", "planned +%", "measured +%
 @click.command()
 @click.option("--models", default=",".join(BUDGETS_MIB), show_default=True, help="Some of these.")
 @click.option("--budgets", default="", help="Some of theirs, in MiB; all when empty.")
-@click.option("--rounds", default=3, show_default=True, help="How often every plan has its turn.")
+@click.option("--rounds", default=ROUNDS, show_default=True, help="How often every plan has its turn.")
 @click.option("--time-limit", default="5s", show_default=True)
 @click.option("--write/--no-write", default=False, help=f"Write bench/results/{NAME}.{{jsonl,md}}; other rows stay.")
 def main(models: str, budgets: str, rounds: int, time_limit: str, write: bool) -> None:
     """Run the bench; pages lie in the folder for temporary files (TMPDIR)."""
-    rows: list[Row] = []
     wanted = [int(budget) for budget in filter(None, budgets.split(","))]
     with tempfile.TemporaryDirectory() as folder:
-        for name in models.split(","):
+
+        def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
             step, _ = make_step(name, Path(folder))
-            for budget in wanted or BUDGETS_MIB[name]:
+            for budget in dict.fromkeys(budget for _, budget, _ in keys):
                 for row in _rows(step, budget, time_limit, rounds):
-                    rows.append({"model": name, "budget_mib": budget, **row})
-                    click.echo(json.dumps(rows[-1]), err=True)
-    if write:
-        done = {(row["model"], row["budget_mib"]) for row in rows}
-        rows = [*(row for row in read_rows(NAME) if (row["model"], row["budget_mib"]) not in done), *rows]
-        rows.sort(key=lambda row: (list(BUDGETS_MIB).index(row["model"]), -row["budget_mib"]))
-        write_results(NAME, rows, _table(rows, rounds))
-    click.echo(_table(rows, rounds))
+                    yield {"model": name, "budget_mib": budget, **row}
+
+        def keys_of(name: str) -> list[Key]:
+            return [(name, budget, way) for budget in wanted or BUDGETS_MIB[name] for way in (RECOMPUTE, PAGING)]
+
+        cases = (Case(name, keys_of(name)) for name in models.split(","))
+        replace(BENCH, table=lambda rows: _table(rows, rounds)).renew(cases, measured, keeps=write)
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return list(BUDGETS_MIB).index(row["model"]), -int(row["budget_mib"])
 
 
 def _rows(step: Path, budget: int, time_limit: str, rounds: int) -> Iterator[Row]:
@@ -90,13 +95,14 @@ def _process_bytes(each: Ready) -> Any:
     """What verification saw a process hold, inputs included."""
     verification = each.report.verification
     if each.kind == PAGING:
-        assert applies(verification.paging)
+        assert isinstance(verification, PagedSeen)
         return verification.paging.process_bytes
-    assert applies(verification.process)
-    return verification.process.needed_bytes
+    process = verification.process_seen
+    assert process is not None
+    return process.needed_bytes
 
 
-def _table(rows: list[Row], rounds: int) -> str:
+def _table(rows: list[Row], rounds: int = ROUNDS) -> str:
     """The results as Markdown, one row per budget and way."""
     lines = [
         "# Training steps within a budget for the whole process: recomputation beside a disk",
@@ -124,6 +130,8 @@ def _cells(row: Row) -> list[str]:
         "yes" if row["bits_equal"] else "NO",
     ]
 
+
+BENCH = Bench(NAME, ("model", "budget_mib", "plan"), _table, json.dumps, _place)
 
 if __name__ == "__main__":
     main()

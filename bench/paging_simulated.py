@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
 import click
 import msgspec
 
-from bench.compiling import RESULTS
+from bench.bench import Bench, Key, Shard, shard_option
+from bench.bench import Case as Wanted
+from bench.compiling import RESULTS, Row
 from bench.paging_networks import NETWORKS
 from bench.paging_simulated_report import page, pictures
 from remat_cli.compiling.page_answer import abstract_terms, answer_paged
@@ -33,7 +34,6 @@ from remat_cli.solvers.paging.plan_steps import plan_steps
 from remat_cli.solvers.paging.question import PagingQuestion
 from remat_cli.solvers.published._pofo.pofo_proposals import KERNELS as POFO_KERNELS
 
-ROWS, PAGE = RESULTS / "paging_simulated.jsonl", RESULTS / "paging_simulated.md"
 PICTURES = RESULTS / "paging"
 RATE = 12
 DIVISORS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)
@@ -171,38 +171,38 @@ FINDERS: dict[str, Callable[[PagingQuestion, float], Found]] = {
 }
 
 
-def read_rows() -> list[SimulatedRow]:
-    """What is there."""
-    if not ROWS.exists():
-        return []
-    return [msgspec.json.decode(line, type=SimulatedRow) for line in ROWS.read_bytes().splitlines()]
-
-
 @click.command()
 @click.option("--seconds", default=10.0, show_default=True, help="Limit of each method on each case.")
 @click.option("--budget", default=math.inf, help="Stop after so many seconds.")
 @click.option("--methods", default=",".join(METHODS), show_default=True, help="Some of these.")
 @click.option("--write", is_flag=True, help="Make the page and pictures of the rows that there are.")
-def main(seconds: float, budget: float, methods: str, write: bool) -> None:
+@shard_option
+def main(seconds: float, budget: float, methods: str, write: bool, shard: Shard) -> None:
     """Measure what is missing, or write the page."""
     if write:
-        rows = [msgspec.structs.asdict(row) for row in read_rows()]
-        PAGE.write_text(page(rows), encoding="utf-8")
+        BENCH.write()
         PICTURES.mkdir(exist_ok=True)
-        for name, picture in pictures(rows):
-            Path(PICTURES / name).write_bytes(picture)
+        for name, picture in pictures(_whole(BENCH.rows())):
+            (PICTURES / name).write_bytes(picture)
         return
-    known = {(row.network, row.divisor, row.rate, row.method) for row in read_rows()}
     load_kernels((*KERNELS, *POFO_KERNELS), lambda: click.echo("compiling kernels", err=True))
     end = time.monotonic() + budget
-    for case in cases():
-        for method in methods.split(","):
-            if (*case, method) not in known and time.monotonic() < end:
-                row = measured(case, method, seconds)
-                with ROWS.open("ab") as file:
-                    file.write(msgspec.json.encode(row) + b"\n")
-                click.echo(msgspec.json.encode(row), err=True)
 
+    def found(case: Case, keys: Sequence[Key]) -> Iterator[Row]:
+        for *_, method in keys:
+            if time.monotonic() < end:
+                yield msgspec.to_builtins(measured(case, method, seconds))
+
+    wanted = (Wanted(case, [(*case, method) for method in methods.split(",")]) for case in cases())
+    BENCH.run(wanted, found, shard=shard)
+
+
+def _whole(rows: list[Row]) -> list[Row]:
+    """Rows with what older ones do not say."""
+    return [msgspec.structs.asdict(msgspec.convert(row, SimulatedRow)) for row in rows]
+
+
+BENCH = Bench("paging_simulated", ("network", "divisor", "rate", "method"), lambda rows: page(_whole(rows)), str)
 
 if __name__ == "__main__":
     main()

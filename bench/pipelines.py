@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+import click
 import msgspec
 
+from bench.bench import Bench, Case, Key, Shard, shard_option
+from bench.compiling import Row
 from bench.pipeline_networks import NETWORKS
 from bench.pipelines_report import page
-from bench.pipelines_run import rows as run_rows
+from bench.pipelines_run import BENCH as RUNS
 from remat_cli.pipelines.plan.chain import PipelineChain
 from remat_cli.pipelines.solve.bounds import period_bound
 from remat_cli.pipelines.solve.contiguous import best_contiguous
@@ -24,10 +25,12 @@ from remat_cli.pipelines.solve.joint import best_joint, segment_curve
 from remat_cli.pipelines.solve.madpipe import madpipe
 from remat_cli.pipelines.solve.pipedream import pipedream_1f1b_star
 
-RESULTS = Path(__file__).parent / "results"
-ROWS, PAGE = RESULTS / "pipelines.jsonl", RESULTS / "pipelines.md"
 LINKS, DEVICES, MEMORIES = (12, 24), (2, 4, 8), (3, 6, 10, 16)
 SECONDS = 60.0
+
+
+PipelineCase = tuple[str, int, int, int]
+"""Network, GB/s, devices, GB."""
 
 
 class PipelineRow(msgspec.Struct, frozen=True):
@@ -43,8 +46,8 @@ class PipelineRow(msgspec.Struct, frozen=True):
     madpipe_bound: int | None
 
 
-def cases() -> Iterator[tuple[str, int, int, int]]:
-    """The whole grid: network, GB/s, devices, GB."""
+def cases() -> Iterator[PipelineCase]:
+    """The whole grid."""
     for network in NETWORKS:
         for link in LINKS:
             for devices in DEVICES:
@@ -52,7 +55,7 @@ def cases() -> Iterator[tuple[str, int, int, int]]:
                     yield network, link, devices, memory
 
 
-def measured(case: tuple[str, int, int, int], limit: float) -> PipelineRow:
+def measured(case: PipelineCase, limit: float) -> PipelineRow:
     """Every method on one case, one core."""
     network, link, devices, memory = case
     chain = NETWORKS[network]().chain(link)
@@ -86,33 +89,31 @@ def _planned(
     return (joint.period if joint else None), None
 
 
-def read_rows() -> list[PipelineRow]:
-    """What was measured."""
-    if not ROWS.exists():
-        return []
-    return [msgspec.json.decode(line, type=PipelineRow) for line in ROWS.read_bytes().splitlines()]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+@click.command()
+@click.option("--seconds", default=SECONDS, show_default=True, help="Limit of MadPipe per case.")
+@click.option("--budget", default=math.inf, help="Stop after so many seconds.")
+@click.option("--write", is_flag=True, help="Write pipelines.md from the rows that there are.")
+@shard_option
+def main(seconds: float, budget: float, write: bool, shard: Shard) -> None:
     """Measure what is missing, or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write pipelines.md from the rows that there are")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of MadPipe per case")
-    parser.add_argument("--budget", type=float, default=math.inf, help="stop after so many seconds")
-    asked = parser.parse_args(arguments)
-    if asked.write:
-        PAGE.write_text(page([msgspec.structs.asdict(row) for row in read_rows()], run_rows()), encoding="utf-8")
+    if write:
+        BENCH.write()
         return
-    known = {(row.network, row.link, row.devices, row.memory) for row in read_rows()}
-    begin = time.monotonic()
+    end = time.monotonic() + budget
     _planned("madpipe", NETWORKS["ResNet-50"]().chain(12), (2, 10 * 10**9), 1.0)  # compiles the kernels
-    for case in cases():
-        if case in known or time.monotonic() - begin > asked.budget:
-            continue
-        row = measured(case, asked.seconds)
-        with ROWS.open("ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
 
+    def found(case: PipelineCase, keys: Sequence[Key]) -> Iterator[Row]:
+        if time.monotonic() < end:
+            yield msgspec.to_builtins(measured(case, seconds))
+
+    BENCH.run((Case(case, [case]) for case in cases()), found, shard=shard)
+
+
+def _told(row: Row) -> str:
+    return f"{row['network']} {row['link']} GB/s {row['devices']} devices {row['memory']} GB: {row['periods']}"
+
+
+BENCH = Bench("pipelines", ("network", "link", "devices", "memory"), lambda rows: page(rows, RUNS.rows()), _told)
 
 if __name__ == "__main__":
     main()

@@ -18,10 +18,11 @@ import numpy as np
 import onnx
 
 import remat_cli as remat
+from bench.bench import Bench, Case, Key, of_lines
+from bench.compiling import Row
+from bench.pipelines_run_report import run_lines
 from sample_models.papers import paper_model
 
-RESULTS = Path(__file__).parent / "results"
-ROWS = RESULTS / "pipelines_run.jsonl"
 STEPS, BATCHES = 20, 8
 MODELS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "ResNet18, image 96": ("resnet18", {"batch": 2, "resolution": (96, 96)}, {"loss": "cross-entropy"}),
@@ -35,24 +36,16 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
 
 def main() -> None:
     """Measure what is missing."""
-    ROWS.touch()
-    known = {(row["model"], row["devices"], row["mode"]) for row in rows()}
-    for name in MODELS:
-        wanted = [(devices, mode) for devices in (2, 4) for mode in ("--flush", "--no-flush")]
-        wanted = [each for each in wanted if (name, *each) not in known]
-        if wanted:
-            with tempfile.TemporaryDirectory() as folder:
-                for row in _measured(name, wanted, Path(folder)):
-                    with ROWS.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row) + "\n")
+    wanted = [(devices, mode) for devices in (2, 4) for mode in ("--flush", "--no-flush")]
+    BENCH.run((Case(name, [(name, *each) for each in wanted]) for name in MODELS), _measured)
 
 
-def rows() -> list[dict[str, Any]]:
-    """What was measured."""
-    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if ROWS.exists() else []
+def _measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _runs(name, [(devices, mode) for _, devices, mode in keys], Path(folder))
 
 
-def _measured(name: str, wanted: Sequence[tuple[int, str]], folder: Path) -> Iterator[dict[str, Any]]:
+def _runs(name: str, wanted: Sequence[tuple[int, str]], folder: Path) -> Iterator[Row]:
     paper, sizes, training = MODELS[name]
     onnx.save(paper_model(paper, **sizes), folder / "model.onnx")
     step = folder / "step.onnx"
@@ -98,6 +91,12 @@ def _same(folder: Path) -> bool:
             one[name].tobytes() == other[name].tobytes() for name in one.files
         )
 
+
+def _told(row: Row) -> str:
+    return f"{row['model']:22} {row['devices']} devices {row['mode']}"
+
+
+BENCH = Bench("pipelines_run", ("model", "devices", "mode"), of_lines(run_lines), _told)
 
 if __name__ == "__main__":
     main()

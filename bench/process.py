@@ -7,7 +7,6 @@ processes that load and run both models five times, outputs held.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,19 +16,20 @@ import click
 import msgspec
 
 import remat_cli
-from bench.compiling import RESULTS, Row, sample_paths, zoo_paths
-from bench.real.measure import MODELS, read_rows
+from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
+from bench.compiling import Row, sample_paths, zoo_paths
+from bench.real.measure import MODELS
 from remat_cli.base.errors import RematError
 from remat_cli.compiling.process.resident import limited_pair
 from remat_cli.core.values.resident import LimitedRuns
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
+from remat_cli.report.compile import OneModelReport
 from remat_cli.runtime.observe.hard_limit import HardLimitJob
 from remat_cli.runtime.observe.resident import ResidentFigures, ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import PackedArray, pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import SessionSettings
 
-ROWS, TABLE = RESULTS / "process.jsonl", RESULTS / "process.md"
 BUDGETS = ("100%", "50%", "min")
 RUNS, LIMITED_RUNS = 5, 20
 THREADS = 1
@@ -48,20 +48,24 @@ COLUMNS = (
 @click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
 @click.option("--budgets", default=",".join(BUDGETS), show_default=True)
 @click.option("--write", is_flag=True, help="Make the table of the rows that are there.")
-def main(models: Path, only: Sequence[str], budgets: str, write: bool) -> None:
+@shard_option
+def main(models: Path, only: Sequence[str], budgets: str, write: bool, shard: Shard) -> None:
     """Measure what is missing, or write the table."""
     if write:
-        TABLE.write_text("\n".join(table(read_rows(ROWS))) + "\n")
+        BENCH.write()
         return
-    done = {(row["model"], row["budget"]) for row in read_rows(ROWS)}
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in _paths(models, tuple(only), Path(folder)):
-            for budget in budgets.split(","):
-                if (name, budget) not in done:
-                    row = measured_row(name, path, budget, Path(folder))
-                    with ROWS.open("a") as stream:
-                        stream.write(json.dumps(row, sort_keys=True) + "\n")
-                    click.echo(f"{name:22} {budget:>5}  {row['reason'] or 'measured'}")
+
+        def measured(path: Path, keys: Sequence[Key]) -> Iterator[Row]:
+            return (measured_row(name, path, budget, Path(folder)) for name, budget in keys)
+
+        paths = _paths(models, tuple(only), Path(folder))
+        cases = (Case(path, [(name, budget) for budget in budgets.split(",")]) for name, path in paths)
+        BENCH.run(cases, measured, shard=shard)
+
+
+def _told(row: Row) -> str:
+    return f"{row['model']:22} {row['budget']:>5}  {row['reason'] or 'measured'}"
 
 
 def _paths(models: Path, only: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Path]]:
@@ -87,6 +91,7 @@ def measured_row(name: str, path: Path, budget: str, folder: Path) -> Row:
         )
     except RematError as error:
         return row | {"reason": str(error)}
+    assert isinstance(report, OneModelReport)
     if report.output is None or report.exit_code:
         return row | {"reason": report.split_obstacle or report.solution.status}
     plan = remat_cli.read_plan(Path(report.plan or ""))
@@ -241,6 +246,8 @@ def _ratio(row: Row) -> float:
     later: list[int] = [row[key]["later_runs"] for key in ("compiled", "original")]
     return later[0] / later[1]
 
+
+BENCH = Bench("process", ("model", "budget"), of_lines(table), _told)
 
 if __name__ == "__main__":
     main()

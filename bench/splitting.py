@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import onnx
 
+from bench.bench import Bench, Case, Key, read_rows
 from bench.compiling import (
     EXIT_WORDS,
     OUTPUT,
@@ -27,7 +28,6 @@ from bench.compiling import (
     sample_paths,
     table_lines,
     text,
-    write_results,
     zoo_paths,
 )
 from bench.split_targets import (
@@ -102,13 +102,10 @@ class Place:
 def main(models: str, budgets: str, write: bool, from_rows: Path | None) -> None:
     """Run the bench."""
     if from_rows is not None:
-        rows = [json.loads(line) for line in from_rows.read_text().splitlines()]
+        rows = read_rows(from_rows)
+        click.echo(_document(rows))
     else:
-        rows = list(_run(_names(models), _names(budgets)))
-    table = _document(rows)
-    if write:
-        write_results("splitting", rows, table)
-    click.echo(table)
+        rows = BENCH.renew(_cases(_names(models), _names(budgets)), _measured, keeps=write)
     if any(row["exit_code"] not in (0, 3, 4) for row in rows):
         sys.exit(1)
 
@@ -149,23 +146,22 @@ def _models(folder: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path]]
     yield from zoo_paths(folder, wanted)
 
 
-def _run(wanted: tuple[str, ...], budgets: tuple[str, ...]) -> Iterator[Row]:
-    """One row per compile; the model of which compile time is a target is compiled twice at every budget."""
-    for name, budget, path, place in _cases(wanted, budgets):
-        for again in (False, True) if name == TIMED else (False,):
-            row = _row(name, path, budget, place, again)
-            click.echo(_line(row), err=True)
-            yield row
+def _measured(subject: tuple[Path, Place], keys: Sequence[Key]) -> Iterator[Row]:
+    return (_row(name, subject[0], budget, subject[1], again) for name, budget, again in keys)
 
 
-def _cases(wanted: tuple[str, ...], budgets: tuple[str, ...]) -> Iterator[tuple[str, str, Path, Place]]:
-    """Models and budgets; every model begins with an empty cache, the timed one at every budget."""
+def _cases(wanted: tuple[str, ...], budgets: tuple[str, ...]) -> Iterator[Case[tuple[Path, Place]]]:
+    """Models and budgets; every model begins with an empty cache, the timed one at every budget.
+
+    The model of which compile time is a target is compiled twice at every budget.
+    """
     with tempfile.TemporaryDirectory() as root:
         for name, path in _models(Path(root), wanted):
             for number, budget in enumerate(budgets or (*BUDGETS, *MORE_BUDGETS.get(name, ()))):
                 cache = f"{name}_{number}" if name == TIMED else name
                 with tempfile.TemporaryDirectory() as folder:
-                    yield name, budget, path, Place(Path(folder), Path(root) / "caches" / cache)
+                    keys = [(name, budget, again) for again in ((False, True) if name == TIMED else (False,))]
+                    yield Case((path, Place(Path(folder), Path(root) / "caches" / cache)), keys)
 
 
 def _row(name: str, path: Path, budget: str, place: Place, again: bool) -> Row:
@@ -265,6 +261,8 @@ def _reason(row: Row) -> str:
     held = ", ".join(f"{tensor['name']} {mib(tensor['bytes'])} MiB" for tensor in report.get("blockers", ()))
     return f"{report['blocking_op']} holds {held}" if held else "no reason given"
 
+
+BENCH = Bench("splitting", ("model", "budget", "again"), _document, _line)
 
 if __name__ == "__main__":
     main()

@@ -26,13 +26,12 @@ import click
 import numpy as np
 
 import remat_cli
-from bench.compiling import RESULTS, ROOT, Row, sample_paths, table_lines, zoo_paths
-from bench.real.measure import read_rows
+from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
+from bench.compiling import ROOT, Row, sample_paths, table_lines, zoo_paths
 from remat_cli.base.errors import RematError
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.runtime.sessions.feeds import make_feeds
 
-ROWS, TABLE = RESULTS / "targets.jsonl", RESULTS / "targets.md"
 PROBE = Path(__file__).with_name("targets_probe.py")
 BUILT = ROOT / "build" / "targets"
 MODELS = BUILT / "models"  # those of `bench/targets_models.py`
@@ -83,23 +82,28 @@ PROCESSORS = (Processor(HERE, (sys.executable,)), x86("Haswell"), x86("Nehalem")
 @click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
 @click.option("--processor", "names", multiple=True, help="Name of a processor; may be repeated. All when left out.")
 @click.option("--write", is_flag=True, help="Make the table of the rows that are there.")
-def main(only: Sequence[str], names: Sequence[str], write: bool) -> None:
+@shard_option
+def main(only: Sequence[str], names: Sequence[str], write: bool, shard: Shard) -> None:
     """Run what is missing, or write the table."""
     if write:
-        TABLE.write_text("\n".join(table(read_rows(ROWS))) + "\n")
+        BENCH.write()
         return
     processors = [each for each in PROCESSORS if not names or each.name in names]
     for each in processors:
         if each.missing is not None:
             click.echo(f"left out: {each.name}, as {each.missing} is not here: make setup-targets")
-    done = {(row["model"], row["processor"]) for row in read_rows(ROWS)}
+    there = {each.name: each for each in processors if each.missing is None}
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in _paths(tuple(only), Path(folder)):
-            wanted = [each for each in processors if each.missing is None and (name, each.name) not in done]
-            for row in rows(name, path, wanted, Path(folder)) if wanted else ():
-                with ROWS.open("a") as stream:
-                    stream.write(json.dumps(row, sort_keys=True) + "\n")
-                click.echo(f"{name:24} {row['processor']:18} {row['outcome']}")
+
+        def measured(path: Path, keys: Sequence[Key]) -> Iterator[Row]:
+            return rows(keys[0][0], path, [there[processor] for _, processor in keys], Path(folder))
+
+        paths = _paths(tuple(only), Path(folder))
+        BENCH.run((Case(path, [(name, each) for each in there]) for name, path in paths), measured, shard=shard)
+
+
+def _told(row: Row) -> str:
+    return f"{row['model']:24} {row['processor']:18} {row['outcome']}"
 
 
 def _paths(only: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Path]]:
@@ -225,6 +229,8 @@ def _cell(row: Row | None) -> str:
         return f"**different by {row['file']['difference']:.1e}**"
     return f"**{shown.lower()}**" if shown in WRONG else str(shown)
 
+
+BENCH = Bench("targets", ("model", "processor"), of_lines(table), _told)
 
 if __name__ == "__main__":
     main()

@@ -10,16 +10,16 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bench.bench import Bench, Case, Key
 from bench.compiling import (
     EXIT_WORDS,
-    RESULTS,
     ROOT,
     Row,
     compile_row,
@@ -29,7 +29,6 @@ from bench.compiling import (
     promise_cells,
     table_lines,
     text,
-    write_results,
 )
 from sample_models.papers import paper_model
 
@@ -39,7 +38,7 @@ SQUARES = ("--loss", "mse")
 
 
 @dataclass(frozen=True)
-class Case:
+class Network:
     """A network, how its step is made, and how it is built: a sample model, or one of the papers at a size."""
 
     train: tuple[str, ...]
@@ -49,22 +48,22 @@ class Case:
 
 
 # Sizes are such that activations are most of the memory and that a run takes a second or two on two cores.
-CASES: Mapping[str, Case] = {
-    "chain": Case(SQUARES, 1),
-    "resnet": Case(SQUARES, 1),
-    "densenet": Case(SQUARES, 1),
-    "inception": Case(SQUARES, 1),
-    "unet": Case(SQUARES, 1),
-    "attention_unet": Case(SQUARES, 1),
-    "transformer": Case(SQUARES, 1),
-    "detector": Case((*SQUARES, "--output-name", "features"), 1),
-    "vgg16": Case(ENTROPY, 16, {"resolution": 64, "width": 0.125}),
-    "mobilenet": Case(ENTROPY, 16, {"resolution": 128, "width": 0.5}),
-    "resnet18": Case(ENTROPY, 16, {"resolution": 128, "width": 0.25}),
-    "resnet50": Case(ENTROPY, 16, {"resolution": 128, "width": 0.25}),
-    "unet_paper": Case(ENTROPY, 4, {"resolution": 128, "width": 0.125}),
-    "gpt2": Case(ENTROPY, 2, {"length": 128, "layers": 4, "width": 0.25, "vocabulary": 512}),
-    "bert": Case(ENTROPY, 2, {"length": 128, "layers": 4, "width": 0.25, "vocabulary": 512}),
+CASES: Mapping[str, Network] = {
+    "chain": Network(SQUARES, 1),
+    "resnet": Network(SQUARES, 1),
+    "densenet": Network(SQUARES, 1),
+    "inception": Network(SQUARES, 1),
+    "unet": Network(SQUARES, 1),
+    "attention_unet": Network(SQUARES, 1),
+    "transformer": Network(SQUARES, 1),
+    "detector": Network((*SQUARES, "--output-name", "features"), 1),
+    "vgg16": Network(ENTROPY, 16, {"resolution": 64, "width": 0.125}),
+    "mobilenet": Network(ENTROPY, 16, {"resolution": 128, "width": 0.5}),
+    "resnet18": Network(ENTROPY, 16, {"resolution": 128, "width": 0.25}),
+    "resnet50": Network(ENTROPY, 16, {"resolution": 128, "width": 0.25}),
+    "unet_paper": Network(ENTROPY, 4, {"resolution": 128, "width": 0.125}),
+    "gpt2": Network(ENTROPY, 2, {"length": 128, "layers": 4, "width": 0.25, "vocabulary": 512}),
+    "bert": Network(ENTROPY, 2, {"length": 128, "layers": 4, "width": 0.25, "vocabulary": 512}),
 }
 HEAD = (
     "model",
@@ -102,25 +101,23 @@ HEAD = (
 def main(models: str, budgets: str, time_limit: str, write: bool) -> None:
     """Run the bench."""
     wanted = tuple(filter(None, models.split(","))) or tuple(CASES)
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in wanted:
-            rows += _rows(name, budgets.split(","), time_limit, Path(folder))
-    rows = [*_other_rows(wanted), *rows] if write else rows
-    rows.sort(key=lambda row: (list(CASES).index(row["model"]), BUDGETS.index(row["budget"])))
-    table = _table(rows)
-    if write:
-        write_results("training", rows, table)
-    click.echo(table)
+
+        def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
+            return _rows(name, [budget for _, budget in keys], time_limit, Path(folder))
+
+        cases = (Case(name, [(name, budget) for budget in budgets.split(",")]) for name in wanted)
+        rows = BENCH.renew(cases, measured, keeps=write)
     if any(row["exit_code"] not in (0, 3, 4) for row in rows):
         sys.exit(1)
 
 
-def _other_rows(wanted: tuple[str, ...]) -> list[Row]:
-    """Rows of an earlier run, of models that this one does not have."""
-    path = RESULTS / "training.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return [row for row in rows if row["model"] in CASES and row["model"] not in wanted]
+def _place(row: Row) -> tuple[int, int]:
+    return list(CASES).index(row["model"]), BUDGETS.index(row["budget"])
+
+
+def _told(row: Row) -> str:
+    return f"{row['model']:16} {row['budget']:>4}  exit {row['exit_code']}  {row['message']}"
 
 
 def _rows(name: str, budgets: list[str], time_limit: str, folder: Path) -> Iterator[Row]:
@@ -128,9 +125,7 @@ def _rows(name: str, budgets: list[str], time_limit: str, folder: Path) -> Itera
     step, facts = make_step(name, folder)
     for budget in budgets:
         row = compile_row(name, step, budget, ("--time-limit", time_limit, *case.flags), folder)
-        row |= {"batch": case.batch, "step": facts}
-        click.echo(f"{name:16} {budget:>4}  exit {row['exit_code']}  {row['message']}", err=True)
-        yield row
+        yield row | {"batch": case.batch, "step": facts}
 
 
 def make_step(name: str, folder: Path) -> tuple[Path, Row]:
@@ -187,6 +182,8 @@ def _cells(row: Row) -> list[str]:
         text(report.get("seconds")),
     ]
 
+
+BENCH = Bench("training", ("model", "budget"), _table, _told, _place)
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +24,8 @@ from typing import Any
 import click
 import msgspec
 
-from bench.compiling import OUTPUT, RESULTS, ROOT, Row, compile_row, write_results
+from bench.bench import Bench, Case, Key
+from bench.compiling import OUTPUT, ROOT, Row, compile_row
 from bench.curves_plot import compiled_of, curve_svg
 from bench.curves_report import markdown
 from remat_cli.base.errors import RematError
@@ -272,44 +273,39 @@ PARTS: Mapping[str, tuple[Mapping[str, Sizes], Callable[[str, Sizes, Path, Limit
 @click.option("--write/--no-write", default=False, help=f"Update bench/results/{NAME}.jsonl, .md and pictures.")
 def main(parts: str, networks: str, curve_limit: float, write: bool) -> None:
     """Run the bench."""
-    rows = list(_run(parts.split(","), tuple(filter(None, networks.split(","))), Limits(curve_limit)))
+    wanted = tuple(filter(None, networks.split(",")))
+
+    def measured(case: tuple[str, str], keys: Sequence[Key]) -> Iterator[Row]:
+        part, name = case
+        sizes, make = PARTS[part][0][name], PARTS[part][1]
+        with tempfile.TemporaryDirectory() as folder:
+            yield {
+                "part": part,
+                "network": name,
+                "sizes": dict(sizes),
+                **make(name, sizes, Path(folder), Limits(curve_limit)),
+            }
+
+    asked = [(part, name) for part in parts.split(",") for name in PARTS[part][0] if not wanted or name in wanted]
+    BENCH.renew((Case(case, [case]) for case in asked), measured, keeps=write)
     if write:
-        rows = merged(_known(), rows)
-        save(rows)
-    click.echo(markdown(rows))
+        draw(BENCH.rows(), BENCH.folder / NAME)
 
 
-def _run(parts: list[str], networks: tuple[str, ...], limits: Limits) -> Iterator[Row]:
-    for part in parts:
-        cases, make = PARTS[part]
-        for name, sizes in cases.items():
-            if networks and name not in networks:
-                continue
-            click.echo(f"{part} {name}", err=True)
-            with tempfile.TemporaryDirectory() as folder:
-                made = make(name, sizes, Path(folder), limits)
-            yield {"part": part, "network": name, "sizes": dict(sizes), **made}
-
-
-def _known() -> list[Row]:
-    path = RESULTS / f"{NAME}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def merged(known: list[Row], fresh: list[Row]) -> list[Row]:
-    """Rows with fresh ones in place of those of the same part and network, in the order of the bench."""
-    rows = {(row["part"], row["network"]): row for row in (*known, *fresh)}
-    return [rows[part, name] for part, (cases, _) in PARTS.items() for name in cases if (part, name) in rows]
-
-
-def save(rows: list[Row]) -> None:
-    """Write the rows, the tables made from them, and the pictures."""
-    write_results(NAME, rows, markdown(rows))
-    pictures = RESULTS / NAME
-    pictures.mkdir(parents=True, exist_ok=True)
+def draw(rows: list[Row], folder: Path) -> None:
+    """A picture of each curve."""
+    folder.mkdir(parents=True, exist_ok=True)
     for row in rows:
         if row["part"] == "curve":
-            (pictures / f"{row['network']}.svg").write_bytes(curve_svg(row, compiled_of(rows, row["network"])))
+            (folder / f"{row['network']}.svg").write_bytes(curve_svg(row, compiled_of(rows, row["network"])))
+
+
+def _place(row: Row) -> tuple[int, int]:
+    cases, _ = PARTS[row["part"]]
+    return list(PARTS).index(row["part"]), list(cases).index(row["network"])
+
+
+BENCH = Bench(NAME, ("part", "network"), markdown, lambda row: f"{row['part']} {row['network']}", _place)
 
 
 if __name__ == "__main__":

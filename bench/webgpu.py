@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,23 @@ import click
 import msgspec
 import onnxruntime
 
-from bench.compiling import RESULTS, ROOT, Row, write_results
+from bench.bench import Bench, Key
+from bench.bench import Case as Wanted
+from bench.compiling import ROOT, Row
 from bench.devices import FEEDS, Subject
 from bench.devices_measure import MODEL, PLAN
 from bench.webgpu_networks import NETWORKS, write_network
 from bench.webgpu_report import markdown
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of
-from remat_cli.compiling.cut import cut_of
 from remat_cli.compiling.fit import excess_bytes
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.placed.cut import cut_of
+from remat_cli.compiling.placed.program import placed_program
+from remat_cli.compiling.placed.verify import PlacedRun, verify_sessions
+from remat_cli.compiling.planned import Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, prepare
 from remat_cli.compiling.profile import profile_model
-from remat_cli.compiling.program import placed_program
-from remat_cli.compiling.verify import PlannedRun, verify_sessions
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.plan import Compute, Schedule
 from remat_cli.core.schedule.program import CopyAction, Program, SessionAction
@@ -45,7 +47,7 @@ from remat_cli.runtime.sessions.providers import absence, parse_device
 from remat_cli.settings.settings import Settings, load_settings
 from tests.webgpu.vulkan_layer import build_layer, counted_environment
 
-NAME, GPU = "gpu", "webgpu:0"
+GPU = "webgpu:0"
 BUDGETS = ("100%", "60%", "40%", "25%")
 CPU_BUDGET = "64MiB"  # plenty
 TIMES_FASTER = (4, 16, 64)  # than the CPU, the device as it is played: the next one where a plan leaves it idle
@@ -62,37 +64,27 @@ def main(networks: str, budgets: str, time_limit: str, write: bool, force: bool)
     """Run the bench."""
     if reason := absence(parse_device(GPU)):
         raise click.ClickException(reason)
-    rows = read_rows() if write else []
     with tempfile.TemporaryDirectory() as folder:
-        for name in networks.split(","):
-            made = {row["budget"] for row in rows if row["network"] == name and not force}
-            left = [budget for budget in budgets.split(",") if budget not in made]
-            for row in network_rows(name, left, time_limit, Path(folder)) if left else ():
-                click.echo(f"{name} {row['budget']}: {row['outcome']} {row.get('counted', '')}", err=True)
-                rows = merged(rows, json.loads(json.dumps(row)))
-                if write:
-                    write_results(NAME, rows, markdown(rows))
+
+        def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
+            return network_rows(name, [budget for _, budget in keys], time_limit, Path(folder))
+
+        wanted = (Wanted(name, [(name, budget) for budget in budgets.split(",")]) for name in networks.split(","))
+        fresh = BENCH.run(wanted, measured, again=force or not write, keeps=write)
     if write:
-        write_results(NAME, rows, markdown(rows))  # also where no row was left to make
-    click.echo(markdown(rows))
+        BENCH.write()
+    rows = BENCH.rows() if write else fresh
+    click.echo(BENCH.table(rows))
     if any("FAILED" in row["outcome"] for row in rows):
         sys.exit(1)
 
 
-def read_rows() -> list[Row]:
-    """Rows of before."""
-    path = RESULTS / f"{NAME}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+def _place(row: Row) -> tuple[int, int]:
+    return list(NETWORKS).index(row["network"]), BUDGETS.index(row["budget"])
 
 
-def merged(rows: list[Row], row: Row) -> list[Row]:
-    """The rows with a fresh one in its place, in the order of networks and budgets."""
-
-    def place(one: Row) -> tuple[int, int]:
-        return list(NETWORKS).index(one["network"]), BUDGETS.index(one["budget"])
-
-    same = row["network"], row["budget"]
-    return sorted([*(one for one in rows if (one["network"], one["budget"]) != same), row], key=place)
+def _told(row: Row) -> str:
+    return f"{row['network']} {row['budget']}: {row['outcome']} {row.get('counted', '')}"
 
 
 def settings_for(budget: str, time_limit: str) -> Settings:
@@ -155,7 +147,7 @@ class Case:
         (self.folder / "work").mkdir()
         request = request_of(self.settings)
         planned = self.subject.counted(request, self.folder / "work")
-        if planned.cut is None or planned.answer.plan is None:
+        if isinstance(planned, Refused):
             return {"outcome": "no plan", "floor_bytes": planned.answer.run.facts.get("floor_bytes")}
         found = with_recompute(planned)
         by_hand = found is not planned
@@ -163,8 +155,8 @@ class Case:
         facts = self.facts(found, plan) | {"by_hand": by_hand}
         if facts["gpu_ops"] < LEAST_SHARE * facts["ops"] or not facts["gpu_recomputes"]:
             return {"outcome": "planned only", **facts}
-        run = PlannedRun(plan, self.folder / MODEL)
-        seen = verify_sessions(run, (self.prepared.feeds,), self.folder / "work", silent())
+        run = PlacedRun(plan, self.folder / MODEL)
+        seen, _ = verify_sessions(run, (self.prepared.feeds,), self.folder / "work", silent())
         counted = counted_run(self.folder)
         checks = {
             "outputs": seen.outputs_close,
@@ -176,10 +168,9 @@ class Case:
         outcome = f"FAILED: {', '.join(broken)}" if broken else "measured"
         return {"outcome": outcome, **facts, "difference": seen.largest_difference, "counted": counted}
 
-    def facts(self, planned: PlannedModel, plan: PlanFile) -> Row:
+    def facts(self, planned: Sessions, plan: PlanFile) -> Row:
         """What the plan says."""
         judged = planned.plan
-        assert planned.cut is not None
         steps = [step for step in judged.schedule.steps if isinstance(step, Compute)]
         computes = [step for step in steps if step.op >= len(planned.answer.question.problem.ops) - self.op_count]
         on_gpu = [step.op for step in computes if step.device == 1]
@@ -216,7 +207,7 @@ class Case:
         return simulate(self.measured.problem(), schedule).time_ns
 
 
-def with_recompute(planned: PlannedModel) -> PlannedModel:
+def with_recompute(planned: Sessions) -> Sessions:
     """The plan; where it computes nothing again on the device, with one op again, if the budgets allow one.
 
     The op is one that may be repeated; it runs once more before the last of several reads of what it makes.
@@ -241,7 +232,7 @@ def with_recompute(planned: PlannedModel) -> PlannedModel:
     return planned
 
 
-def _fitting(planned: PlannedModel, schedule: Schedule) -> PlannedModel | None:
+def _fitting(planned: Sessions, schedule: Schedule) -> Sessions | None:
     """The plan with another schedule, where that is within the budgets and reads all that the device computes."""
     answer = planned.answer
     problem = answer.question.problem
@@ -284,6 +275,8 @@ def counted_run(folder: Path) -> Row:
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
+
+BENCH = Bench("gpu", ("network", "budget"), markdown, _told, _place)
 
 if __name__ == "__main__":
     main()

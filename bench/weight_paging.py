@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
-from bench.compiling import RESULTS, Row, mib, read_rows, table_lines, text, write_results
+from bench.bench import Bench, Case, Key
+from bench.compiling import RESULTS, Row, mib, table_lines, text
 from bench.paging import fastest, timed
 from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.program import input_specs, make_program
@@ -141,18 +142,17 @@ def _port(name: str, *shape: int) -> onnx.ValueInfoProto:
 )
 def main(models: str, rounds: int, time_limit: str, write: bool) -> None:
     """Run the bench."""
-    rows: list[Row] = []
-    for name in models.split(","):
+
+    def measured(name: str, _: Sequence[Key]) -> Iterator[Row]:
         with tempfile.TemporaryDirectory(dir=RESULTS.parent) as folder:
-            for row in _rows(name, Path(folder), rounds, time_limit):
-                rows.append(row)
-                click.echo(json.dumps(row), err=True)
-    if write:
-        done = {row["model"] for row in rows}
-        rows = [*(row for row in read_rows("weight_paging") if row["model"] not in done), *rows]
-        rows.sort(key=lambda row: (list(MODELS).index(row["model"]), -row["share_percent"]))
-        write_results("weight_paging", rows, _table(rows))
-    click.echo(_table(rows))
+            yield from _rows(name, Path(folder), rounds, time_limit)
+
+    cases = (Case(name, [(name, share) for share in SHARES]) for name in models.split(","))
+    BENCH.renew(cases, measured, keeps=write)
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return list(MODELS).index(row["model"]), -int(row["share_percent"])
 
 
 def _rows(name: str, folder: Path, rounds: int, time_limit: str) -> Iterator[Row]:
@@ -223,6 +223,8 @@ def _cells(row: Row) -> list[str]:
     times = ("planned_ms", "measured_ms", "plain_ms", "opening_ms", "bits_equal")
     return [row["model"], *(mib(row[key]) for key in sizes), *(text(row[key]) for key in times)]
 
+
+BENCH = Bench("weight_paging", ("model", "share_percent"), _table, json.dumps, _place)
 
 if __name__ == "__main__":
     main()

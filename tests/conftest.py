@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests import presence
+from tests import durations, presence
+from tests.compiled_samples import SampleStore
 
 # Machines differ in speed, so no property test has a deadline; the same examples are drawn on every run.
 settings.register_profile("remat", deadline=None, derandomize=True)
@@ -18,19 +20,36 @@ SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Which device the tests run on that are the same for all of them."""
+    """Which device the tests run on that are the same for all of them, and whether their durations are kept."""
     parser.addoption("--device", default=presence.device, help="the device that tests/gpu run on, such as cuda:0")
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json: `make durations`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Files of tests/gpu ask for it when they are collected."""
+    """Files of tests/gpu ask for the device when they are collected."""
     presence.device = config.getoption("--device")
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first, those of the README before all, so that nothing waits for one at the end."""
-    ranks = {"test_readme.py": 0} | dict.fromkeys(("tests", "end_to_end"), 1)
-    items.sort(key=lambda item: ranks.get(item.path.name, ranks.get(item.path.parent.name, 2)))
+class Recorder:
+    """Sums what tests take, in all workers, and keeps it."""
+
+    def __init__(self) -> None:
+        self.seconds: list[tuple[str, float]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds.append((report.nodeid.partition("::")[0], report.duration))
+
+    def pytest_sessionfinish(self) -> None:
+        durations.record(self.seconds)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long files first in each worker's part, so that nothing waits for one at the end."""
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    files = [(item.nodeid.partition("::")[0], item) for item in items]
+    items[:] = durations.spread(files, durations.recorded(), workers)
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +60,24 @@ def shared() -> Path:
     return SHARED
 
 
+@pytest.fixture(scope="session")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "together"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One profile cache for all runs of a file, which asks for it by a mark."""
+def cache(together: Path) -> Iterator[None]:
+    """One profile cache for all files that ask for it by a mark: nothing is measured twice."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMAT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("REMAT_CACHE_DIR", str(together / "cache"))
         yield
+
+
+@pytest.fixture(scope="session")
+def samples(together: Path) -> SampleStore:
+    """Samples compiled once for all tests, with the same profile cache."""
+    return SampleStore(together / "samples", together / "cache")

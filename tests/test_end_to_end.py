@@ -83,24 +83,29 @@ def test_a_chain_in_tiles_needs_half_the_memory(capsys, tmp_path):
     assert report["verification"]["capped_run_ok"]
 
 
-def test_a_plan_is_verified_again_and_inspected(capsys, tmp_path):
-    code, report, _ = compile_model(capsys, SAMPLES / "unet.onnx", "85%", tmp_path, "--no-verify")
-    assert code == 0
-    assert report["verification"] is None
-    assert main(["verify", str(tmp_path / "out.json"), "--format", "json"]) == 0
+@pytest.fixture
+def unverified(samples):
+    return samples.compiled("unet", "85%", verify=False, time_limit="5s")
+
+
+def test_a_plan_is_verified_again_and_inspected(capsys, tmp_path, unverified):
+    assert unverified.report.verification is None
+    assert main(["verify", str(unverified.plan), "--format", "json"]) == 0
     seen = json.loads(capsys.readouterr().out)["verification"]
     assert seen["measured_peak_bytes"] == seen["predicted_peak_bytes"]
-    assert main(["inspect", str(tmp_path / "out.json"), "--svg", str(tmp_path / "memory.svg"), "--format", "json"]) == 0
+    assert main(["inspect", str(unverified.plan), "--svg", str(tmp_path / "memory.svg"), "--format", "json"]) == 0
     picture = json.loads(capsys.readouterr().out)
-    assert picture["peak_bytes"] == max(picture["memory_bytes"]) == report["solution"]["peak_bytes"]
+    assert picture["peak_bytes"] == max(picture["memory_bytes"]) == unverified.report.solution.peak_bytes
     assert (tmp_path / "memory.svg").read_text().startswith("<?xml")
 
 
-def test_verification_catches_a_model_that_was_changed(capsys, tmp_path):
-    compile_model(capsys, SAMPLES / "unet.onnx", "85%", tmp_path, "--no-verify")
-    model = onnx.load(tmp_path / "out.onnx")
+def test_verification_catches_a_model_that_was_changed(capsys, tmp_path, unverified):
+    model = onnx.load(unverified.output)
     model.doc_string = "changed"
     onnx.save(model, tmp_path / "out.onnx")
+    plan = json.loads(unverified.plan.read_text())
+    plan["output"]["path"] = str(tmp_path / "out.onnx")
+    (tmp_path / "out.json").write_text(json.dumps(plan))
     assert main(["verify", str(tmp_path / "out.json")]) == 2
     assert "compile again" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.cli import main
+from remat_cli.cli import main, make_group
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -19,7 +19,9 @@ SOLVERS = (ROOT / "docs" / "solvers.md").read_text()
 PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
 RESULTS = ("*.remat.onnx*", "*.plan.json", "*.train.onnx*", "*.state.npz", "*.failed.onnx*", "*.gated.onnx*")
-LONG = ("max-batch", "inception", "chain.train")  # commands about these take tens of seconds
+LONG = ("max-batch", "inception", "chain.train", "densenet", "encoder", "20MiB", "--max-tensor", "small.train")
+LONG = (*LONG, "thorough", "compare", "bench")
+"""Commands with these words take many seconds: they run where the whole README does, and are looked at below."""
 
 
 def commands(text: str = README) -> list[str]:
@@ -62,8 +64,8 @@ def quick(words: list[str]) -> list[str]:
         pytest.param(README, "trace.json", (), id="all of the README", marks=pytest.mark.slow),
         pytest.param(DEVICES, "placed.svg", (), id="docs/devices", marks=pytest.mark.slow),
         pytest.param(SOLVERS, "bench/instances/gpt_3_layers_train.json", (), id="docs/solvers"),
-        pytest.param(PAGING, "trace.json", (), id="docs/paging"),
-        pytest.param(PIPELINES, "trained.npz", (), id="docs/pipelines"),
+        pytest.param(PAGING, "trace.json", (), id="docs/paging", marks=pytest.mark.slow),
+        pytest.param(PIPELINES, "trained.npz", (), id="docs/pipelines", marks=pytest.mark.slow),
     ],
 )
 def test_the_remat_commands_run_in_the_order_of_the_text(tmp_path, monkeypatch, capsys, text, made, left_out):
@@ -82,6 +84,20 @@ def test_the_remat_commands_run_in_the_order_of_the_text(tmp_path, monkeypatch, 
             assert not code, f"{line}: exit {code}: {captured.err}"
             assert captured.out, line
     assert (tmp_path / made).is_file()
+
+
+@pytest.mark.parametrize("text", [README, DEVICES, PAGING, SOLVERS, PIPELINES], ids=range(5))
+def test_the_remat_commands_are_ones_that_there_are_with_options_that_they_take(text):
+    """Of those too that are left out above, and of files that the text names and the checkout has."""
+    lines = [shlex.split(line)[1:] for line in commands(text) if line.startswith("remat ")]
+    assert lines
+    for name, *words in lines:
+        options = {text for each in make_group().commands[name].params for text in (*each.opts, *each.secondary_opts)}
+        asked = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert asked <= options | {"--help"}, (name, asked - options)
+        sources = [word for word in words if word.endswith((".onnx", ".yaml", ".json")) and "/" in word]
+        made = [word for word in sources if re.search(r"\.(plan|train|remat|stages)\b", word)]
+        assert all((ROOT / word).is_file() for word in sources if word not in made), (name, sources)
 
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,7 @@ rows. Models are files `NAME.onnx` in a folder that `bench/real/export.py` fills
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -24,17 +25,16 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.compiling import OUTPUT, PLAN, RESULTS, ROOT, Row
+from bench.bench import Case, Key
+from bench.compiling import OUTPUT, PLAN, ROOT, Row
+from bench.real.report import BENCH, MAX_OVERHEAD, ORIGINAL, ROWS
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.runtime.sessions._ort import Array
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import SessionSettings, optimize, run_profiled, runtime_version
 
 MODELS = ROOT / "bench" / "generated" / "real"
-ROWS = RESULTS / "real.jsonl"
-ORIGINAL = "original"
 BUDGETS = ("80%", "50%", "25%", "min")
-MAX_OVERHEAD = "10%"  # of `min`; the other budgets take what they need
 THREADS = 1
 TIMEOUT = 3600
 SOLUTION = (
@@ -74,11 +74,10 @@ VERIFICATION = (
 
 
 @dataclass(frozen=True)
-class Bench:
+class Place:
     """Where a bench finds and puts things."""
 
     models: Path
-    rows: Path
     threads: int
     timeout: float
 
@@ -98,48 +97,43 @@ class Bench:
 @click.option("--timeout", default=TIMEOUT, show_default=True, help="Seconds that one compile may take.")
 def main(models: Path, results: Path, only: Sequence[str], budgets: str, threads: int, timeout: float) -> None:
     """Measure what is missing."""
-    bench = Bench(models.resolve(), results, threads, timeout)
-    results.parent.mkdir(parents=True, exist_ok=True)
-    for row in missing_rows(bench, only, budgets.split(",")):
-        with results.open("a") as stream:
-            stream.write(json.dumps(row, sort_keys=True) + "\n")
-        click.echo(
-            f"{row['model']:22} {row['budget']:>8}  exit {row['exit_code']}  {row['seconds']:.0f} s  {row['reason']}"
-        )
+    if results.suffix != ".jsonl":
+        raise click.UsageError(f"--results {results}: name a file that ends in .jsonl")
+    place = Place(models.resolve(), threads, timeout)
+    bench = dataclasses.replace(BENCH, name=results.stem, folder=results.parent)
+    known = {bench.key_of(row) for row in bench.rows()}
+
+    def measured(path: Path, keys: Sequence[Key]) -> Iterator[Row]:
+        if not any(model == path.stem and budget != ORIGINAL for model, budget in known):
+            shutil.rmtree(place.cache(path.stem), ignore_errors=True)
+        for _, budget in keys:
+            yield original_row(place, path) if budget == ORIGINAL else compiled_row(place, path, budget)
+
+    wanted = (ORIGINAL, *budgets.split(","))
+    bench.run((Case(p, [(p.stem, budget) for budget in wanted]) for p in model_paths(place, only)), measured)
 
 
-def missing_rows(bench: Bench, only: Sequence[str], budgets: Sequence[str]) -> Iterator[Row]:
-    """Rows that are not in the file, each measured when it is asked for; a model's original comes first."""
-    done = {(row["model"], row["budget"]) for row in read_rows(bench.rows)}
-    paths = sorted(bench.models.glob("*.onnx"))
+def model_paths(place: Place, only: Sequence[str]) -> list[Path]:
+    """The models that are asked for, which are there."""
+    paths = sorted(place.models.glob("*.onnx"))
     unknown = set(only) - {path.stem for path in paths}
     if unknown or not paths:
-        raise click.UsageError(f"no {', '.join(sorted(unknown)) or 'models'} in {bench.models}: make bench-real-models")
-    for path in (path for path in paths if not only or path.stem in only):
-        if not any(model == path.stem and budget != ORIGINAL for model, budget in done):
-            shutil.rmtree(bench.cache(path.stem), ignore_errors=True)
-        for budget in (ORIGINAL, *budgets):
-            if (path.stem, budget) not in done:
-                yield original_row(bench, path) if budget == ORIGINAL else compiled_row(bench, path, budget)
+        raise click.UsageError(f"no {', '.join(sorted(unknown)) or 'models'} in {place.models}: make bench-real-models")
+    return [path for path in paths if not only or path.stem in only]
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Rows of a file, in order; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def original_row(bench: Bench, path: Path) -> Row:
+def original_row(place: Place, path: Path) -> Row:
     """The model as it is: live tensors in its own order and in a default session, as the runtime optimises it."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         optimised = Path(folder) / "optimised.onnx"
-        optimize(path, optimised, "all", bench.threads)
+        optimize(path, optimised, "all", place.threads)
         feeds = _feeds(path)
-        seen = run_profiled(optimised, feeds, SessionSettings(exact=True, intra_op_threads=bench.threads))
-        in_use = _in_use(bench, optimised, feeds)
-        resident = _residents(bench, path, path, Path(folder))
+        seen = run_profiled(optimised, feeds, SessionSettings(exact=True, intra_op_threads=place.threads))
+        in_use = _in_use(place, optimised, feeds)
+        resident = _residents(place, path, path, Path(folder))
     return {
-        **_row(path, ORIGINAL, bench),
+        **_row(path, ORIGINAL, place),
         "exit_code": 0,
         "live_peak_bytes": seen.peak_live_bytes,
         "in_use_peak_bytes": in_use,
@@ -150,40 +144,40 @@ def original_row(bench: Bench, path: Path) -> Row:
     }
 
 
-def compiled_row(bench: Bench, path: Path, budget: str) -> Row:
+def compiled_row(place: Place, path: Path, budget: str) -> Row:
     """One compile in a process of its own, then the resident memory of what it wrote."""
-    cache = bench.cache(path.stem)
-    row = {**_row(path, budget, bench), "cache": "filled" if cache.exists() else "empty"}
+    cache = place.cache(path.stem)
+    row = {**_row(path, budget, place), "cache": "filled" if cache.exists() else "empty"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         started = time.monotonic()
-        code, report, said = _compile(bench, path, budget, folder)
+        code, report, said = _compile(place, path, budget, folder)
         row |= {"exit_code": code, "seconds": round(time.monotonic() - started, 1)}
-        row |= {"reason": _reason(bench, code, report, said) if code != 0 else "", **_figures(report)}
+        row |= {"reason": _reason(place, code, report, said) if code != 0 else "", **_figures(report)}
         if (folder / OUTPUT).exists():
-            row["in_use_peak_bytes"] = _in_use(bench, folder / OUTPUT, _feeds(path))
-            row["resident"] = _residents(bench, path, folder / OUTPUT, folder)
+            row["in_use_peak_bytes"] = _in_use(place, folder / OUTPUT, _feeds(path))
+            row["resident"] = _residents(place, path, folder / OUTPUT, folder)
     return row
 
 
-def _row(path: Path, budget: str, bench: Bench) -> Row:
+def _row(path: Path, budget: str, place: Place) -> Row:
     machine = f"{platform.machine()}, Python {platform.python_version()}, ONNX Runtime {runtime_version()}"
-    return {"model": path.stem, "budget": budget, "threads": bench.threads, "machine": machine, "reason": ""}
+    return {"model": path.stem, "budget": budget, "threads": place.threads, "machine": machine, "reason": ""}
 
 
-def _compile(bench: Bench, path: Path, budget: str, folder: Path) -> tuple[int | None, Row, str]:
+def _compile(place: Place, path: Path, budget: str, folder: Path) -> tuple[int | None, Row, str]:
     """Exit code (None: stopped), report, and what was said on stderr."""
     settings = folder / "settings.yaml"
-    settings.write_text(f"cache_dir: {json.dumps(str(bench.cache(path.stem)))}\n")
+    settings.write_text(f"cache_dir: {json.dumps(str(place.cache(path.stem)))}\n")
     command = [sys.executable, "-m", "remat_cli", "compile", str(path), "--budget", budget, "--format", "json"]
     command += ["--quiet", "--force", "--output", str(folder / OUTPUT), "--plan", str(folder / PLAN)]
-    command += ["--config", str(settings), "--intra-op-threads", str(bench.threads)]
+    command += ["--config", str(settings), "--intra-op-threads", str(place.threads)]
     command += ["--max-overhead", MAX_OVERHEAD] if budget == "min" else []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
     ) as process:
         try:
-            out, err = process.communicate(timeout=bench.timeout)
+            out, err = process.communicate(timeout=place.timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -191,10 +185,10 @@ def _compile(bench: Bench, path: Path, budget: str, folder: Path) -> tuple[int |
     return process.returncode, json.loads(out) if out.strip() else {}, err.strip()
 
 
-def _reason(bench: Bench, code: int | None, report: Row, said: str) -> str:
+def _reason(place: Place, code: int | None, report: Row, said: str) -> str:
     """Why there is no verified plan, in the words of the command."""
     if code is None:
-        return f"stopped after {bench.timeout:.0f} s"
+        return f"stopped after {place.timeout:.0f} s"
     blockers = ", ".join(f"{tensor['name']} {tensor['bytes'] / 2**20:.1f} MiB" for tensor in report.get("blockers", ()))
     words = (
         said.splitlines()[-1] if said else "",
@@ -219,16 +213,16 @@ def _feeds(path: Path) -> dict[str, Array]:
     return make_feeds(inputs_of(load(path, DimBindings()).ir), 0)
 
 
-def _in_use(bench: Bench, model: Path, feeds: dict[str, Array]) -> int:
+def _in_use(place: Place, model: Path, feeds: dict[str, Array]) -> int:
     """The most of its arena that a default session has in use in its first run, beyond packed weights.
 
     Chunks count whole, also where a tensor does not fill them.
     """
-    seen = run_profiled(model, feeds, SessionSettings(exact=False, intra_op_threads=bench.threads))
+    seen = run_profiled(model, feeds, SessionSettings(exact=False, intra_op_threads=place.threads))
     return seen.in_use_peak_bytes - seen.baseline_bytes
 
 
-def _residents(bench: Bench, source: Path, model: Path, folder: Path) -> dict[str, Any] | None:
+def _residents(place: Place, source: Path, model: Path, folder: Path) -> dict[str, Any] | None:
     """Figures of a fresh process with default options, and of one without the memory pattern; Linux only."""
     if not Path("/proc/self/clear_refs").exists():
         return None
@@ -237,7 +231,7 @@ def _residents(bench: Bench, source: Path, model: Path, folder: Path) -> dict[st
     np.savez(feeds, **arrays)
     found = {}
     for name, pattern in (("default", "on"), ("without_pattern", "off")):
-        command = [sys.executable, "-m", "bench.real.resident", str(model), str(feeds), str(bench.threads), pattern]
+        command = [sys.executable, "-m", "bench.real.resident", str(model), str(feeds), str(place.threads), pattern]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         found[name] = json.loads(done.stdout)
     return found

@@ -152,9 +152,8 @@ def weight_gradient(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Va
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
     together = batch * results * channels // group * prod(window.kernel)
-    is_pointwise = (
-        prod(window.kernel) == 1 and not any(window.lows) and max(window.highs) <= 0
-    )  # and no padding is read
+    reads_padding = any(window.lows) or max(window.highs) > 0
+    is_pointwise = prod(window.kernel) == 1 and not reads_padding
     if is_pointwise:
         # What strides leave out is not carried along.
         ends = [size + min(high, 0) for size, high in zip(window.sizes, window.highs, strict=True)]

@@ -8,20 +8,20 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.compiling.ask import ask, budget_of_plan
-from remat_cli.compiling.asked_for import asked_of
-from remat_cli.compiling.plan import propose_regions
+from remat_cli.compiling.one_model.plan import propose_regions
 from remat_cli.compiling.prepare import prepare, work_folder
 from remat_cli.compiling.process.as_given import forecast_of_file
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.record import elsewhere, find_file
+from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
-from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.write.as_written import condition_of
-from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
+from remat_cli.report.inspection import InspectReport, inspect_model
 from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.runs_on import guard_warnings
@@ -41,6 +41,7 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
 
 
 def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
+    """The report on a plan, or on a model that is measured now."""
     if is_plan(path):
         return _inspected_plan(path, settings)
     only_device(settings.devices)
@@ -84,7 +85,7 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
     if settings.conditions.dims:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
     else:
-        report = inspect_plan(path, read, elsewhere(read))
+        report = way(read.kind).inspect(path, read, elsewhere(read))
     report = _under(report, read, settings)
     try:
         return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
@@ -98,9 +99,11 @@ def _under(report: InspectReport, read: PlanFile, settings: Settings) -> Inspect
     Raises:
         ConfigError: a plan is not judged by such a budget.
     """
-    asked = asked_of(read)
+    found = way(read.kind)
+    asked = found.asked(read, None)
     if settings.budget is None:
         return msgspec.structs.replace(report, asked=asked)
+    found.refuse_budget()
     budget = budget_of_plan(read, settings.budget, None if settings.budget_scope is None else settings.scope)
     return msgspec.structs.replace(
         report,

@@ -18,6 +18,7 @@ from remat_cli.base.named import named
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.program import input_specs, make_program
 from remat_cli.compiling.record import elsewhere, find_file
+from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, format_of
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
@@ -106,8 +107,8 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     progress.stage(stages.READING)
     read = read_plan(path)
     _check_targets(read, path, options, settings)
-    if options.is_capped and read.paging is not None:
-        raise ConfigError(f"--enforce-budget: {path} pages, and its sessions have no arena to cap: leave it out")
+    if options.is_capped:
+        way(read.kind).refuse_cap(path)
     with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
         program = make_program(read, path, Path(folder))
         check_devices(program)

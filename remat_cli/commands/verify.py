@@ -8,20 +8,17 @@ from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
-from remat_cli.compiling.asked_for import asked_of
+from remat_cli.compiling.one_model.verify_file import read_pair, verify_file
+from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, prepare, work_folder
 from remat_cli.compiling.record import elsewhere, find_file, whole_sha256
-from remat_cli.compiling.verify import PlannedRun
 from remat_cli.compiling.verify import verify_plan as run_both
-from remat_cli.compiling.verify_file import read_pair, verify_file
+from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_check import check_graph_of
 from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.verification import applies
-from remat_cli.devices.provider_table import named_spec
-from remat_cli.onnx_io.read.compiled import check_data_files, sizes_left_open
-from remat_cli.onnx_io.read.compiled_file import runs_on_at
+from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport
@@ -75,20 +72,21 @@ def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyRep
 
 
 def _picture(report: VerifyReport | FileReport) -> bytes:
-    """Both processes over time.
+    """Draw what both processes hold over time.
 
     Raises:
         ConfigError: they were not measured.
     """
     if isinstance(report, FileReport):
         raise ConfigError(f"--svg: there is no picture, as {report.warnings[0]}")
-    process = report.verification.process if applies(report.verification.process) else None
+    process = report.verification.process_seen
     if process is None or not process.traces:
         raise ConfigError("--svg: resident memory is measured of verified plans for the CPU only, with --verify true")
     return process_svg(process)
 
 
 def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
+    """The report on a plan, or on what its file says where the runtime optimises the original otherwise here."""
     read = read_plan(plan)
     _check_sizes(read, settings.conditions)
     rewritten = find_file(read.output, plan, "model")
@@ -104,8 +102,8 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         if read.splitting is None:
             check_graph_of(read, whole.graph)
         found = run_both(PlannedRun(read, rewritten), whole, work, settings.checks, progress)
-    runs_on = runs_on_at(rewritten)
-    return VerifyReport(
+    runs_on, found_way = runs_on_at(rewritten), way(read.kind)
+    report = VerifyReport(
         plan=str(plan),
         model=str(rewritten),
         source=str(source),
@@ -119,8 +117,9 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
             *elsewhere(read),
             *found.notes,
         ),
-        asked=asked_of(read, whole),
+        asked=found_way.asked(read, whole),
     )
+    return found_way.verified(report)
 
 
 def _check_sizes(plan: PlanFile, given: Conditions) -> None:
@@ -153,9 +152,7 @@ def _of_file_only(
     """
     here, there, source = runtime_version(), read.profile.provenance.runtime_version, whole.source.path
     why = f"ONNX Runtime {here} optimises {source} differently here than where the plan was made (by {there})"
-    if read.placement is not None:
-        raise ModelError(f"{why}: compile it again here")
-    file = find_file(read.output, plan, "model")
+    file: Path = way(read.kind).only_file(read, plan, why)
     open_sizes = {name: size for name, size in whole.conditions.dims.items() if name in sizes_left_open(file)}
     asked = msgspec.structs.replace(whole.conditions, dims=open_sizes)
     found = _file_report(file, source, asked, how, work)
@@ -188,7 +185,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
     request = plan.request
     return msgspec.structs.replace(
         conditions,
-        devices=(named_spec(plan.device),) if plan.placement is None else plan.placement.devices,
+        devices=way(plan.kind).devices(plan),
         portable=request.portable,
         plain=request.plain,
         intra_op_threads=plan.profile.provenance.intra_op_threads,

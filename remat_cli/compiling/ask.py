@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.compiling.cut import cut_of, has_cache
+from remat_cli.compiling.placed.cut import cut_of, has_cache
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.solve import BudgetQuestion, Search
 from remat_cli.core.files.plan_file import PlanFile
@@ -86,11 +86,9 @@ def budget_of_plan(plan: PlanFile, asked: AskedBudget, scope: Scope | None) -> B
     It bounds what words say (`scope`), else, where it is bytes, the process that was predicted.
 
     Raises:
-        ConfigError: the plan spans devices or pages, or another device is named; a process is to be bound of which
+        ConfigError: another device is named; a process is to be bound of which
             nothing was predicted, or by what is not bytes; or the least budget is asked for.
     """
-    if plan.placement is not None:
-        raise ConfigError("--budget: a plan for several devices, or one that pages, has its own budgets: leave it out")
     asked = asked.for_device(plan.device)
     can_be = asked.kind == "bytes" and plan.promise.process is not None and not plan.request.portable
     if scope == "process" and not can_be:

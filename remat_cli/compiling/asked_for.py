@@ -24,9 +24,8 @@ def asked_of(plan: PlanFile, whole: Prepared | None = None) -> Asked:
         process_budget_bytes=request.process_budget_bytes,
         process_bytes=None if counted is None else counted + plan.graph.input_bytes,
         max_overhead_percent=request.max_overhead_percent,
-        cheaper=None if whole is None or plan.placement is not None else _cheaper(plan, whole),
-        is_looked_up=whole is not None and plan.placement is None,
-        memory_budgets={} if plan.placement is None else plan.placement.budgets,
+        cheaper=None if whole is None else _cheaper(plan, whole),
+        is_looked_up=whole is not None,
     )
 
 

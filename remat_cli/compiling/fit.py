@@ -61,8 +61,7 @@ def _tightened(answer: BudgetAnswer, slack: Sequence[int], needed_bytes: Sequenc
     Where the same plan would do again, as it stays far below its budget while its form does not, or where the form
     needs a multiple, it is in proportion to what plan and form need beside fixed bytes.
     """
-    problem, plan = answer.question.problem, answer.plan
-    assert plan is not None
+    problem, plan = answer.question.problem, answer.known_plan
     found = []
     fixed_bytes = fixed_bytes_of(problem, plan.schedule)
     parts = zip(problem.memories, slack, fixed_bytes, plan.peak_bytes, needed_bytes, strict=True)

@@ -37,7 +37,7 @@ class PagedAnswer:
     @property
     def time_ns(self) -> int | None:
         """How long the plan takes, stalls included; None: there is none."""
-        if self.paged is not None:
+        if self.paged:
             return self.paged.paging.time_ns
         return None if self.run.plan is None else self.run.plan.time_ns
 
@@ -114,7 +114,7 @@ def page_by(question: PagingQuestion, pager: Pager, limits: Limits, uncounted_by
 def paged_solution(found: PagedAnswer, problem: Problem, whole: Plan) -> SolutionReport:
     """The same as reports have it, what moves and what that stalls among its facts; `whole` is the baseline."""
     solution = solution_report(found.run, problem, whole)
-    if found.paged is None:
+    if not found.paged:
         return solution
     paging = found.paged.paging
     moved = {"written_bytes": paging.written_bytes, "read_bytes": paging.read_bytes, "stall": paging.stall_ns}
@@ -158,8 +158,8 @@ def _within(found: PagingFound, most_bytes: int | None) -> PagingFound:
 
 
 def _status(problem: Problem, found: PagingFound, floor: ProvedFloor) -> Status:
-    if found.paged is not None:
-        is_least = found.paged.paging.time_ns <= problem.baseline_time_ns
+    if found.time_ns is not None:
+        is_least = found.time_ns <= problem.baseline_time_ns
         return Status.OPTIMAL if is_least else Status.FEASIBLE
     return Status.INFEASIBLE if floor.bytes > problem.memories[0].budget_bytes else Status.NOT_FOUND
 

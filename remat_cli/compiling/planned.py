@@ -1,21 +1,25 @@
-"""A model with the plan that was found for it, and what the plan became: one model, or sessions on several devices."""
+"""A model with the plan that was found for it, and what the plan became: one model, sessions, pages, or none."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
+from remat_cli.compiling.kinds import kind_of
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.solve import BudgetAnswer
+from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.paging.paged_plan import PagedPlan
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.segments import Cut
 from remat_cli.core.schedule.solver_run import cut_short
 from remat_cli.core.schedule.splits import Splitting
-from remat_cli.core.values.profile import Profile, Reference, Way
+from remat_cli.core.values.profile import Kind, Profile, Reference, SessionForm
 from remat_cli.core.values.sizes import Dim
 from remat_cli.onnx_io.write.rewrite import Rewritten
 from remat_cli.ort_rules.forecast import SessionForecast
@@ -36,6 +40,11 @@ class WrittenModel:
     sessions: SessionForecast
     unexplained_bytes: int = 0
     on_top_bytes: int = 0
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is in the steady form."""
+        return self.form is not None
 
     @property
     def graph(self) -> Graph:
@@ -107,50 +116,52 @@ class SearchSpan:
         return None if self.found is None else self.found - self.began
 
 
-@dataclass(frozen=True)
-class PlannedModel:
-    """A model, whole or split, and the answer for it; both forms are None where no plan fits.
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """A model, whole or split, and the answer for it, before that has a form in which it runs.
 
-    `written` is the plan as one model, `cut` as sessions with copies between them. `whole` is the model before
-    splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again for what holds less.
-    `single` are the best plans on each device alone, best first, and `best_single` the best of them. `paged` says how a
-    cut plan is paged, and `without_paging_ns` what the best plan takes that pages nothing, where one was looked for;
-    `weight_obstacle` says in one line which weight is too large to page. `way` is how a cut plan is run. `dims` are the
-    dimensions of tensors for all sizes, where there are many. `span` is
-    when it was searched for, splits included.
+    `whole` is the model before splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again
+    for what holds less. `dims` are the dimensions of tensors for all sizes, where there are many. `span` is when it was
+    searched for, splits included.
     """
 
     prepared: Prepared
     platform: Platform
     answer: BudgetAnswer
     whole: Prepared
-    written: WrittenModel | None = None
-    cut: Cut | None = None
-    way: Way = "sessions"
     splitting: Splitting | None = None
     obstacle: str | None = None
-    tighter: Callable[[], PlannedModel | None] | None = None
-    single: tuple[Reference, ...] = ()
-    best_single: Plan | None = None
-    paged: PagedPlan | None = None
-    without_paging_ns: int | None = None
-    weight_obstacle: str | None = None
+    tighter: Callable[[], OneModel | Refused | None] | None = None
     dims: Mapping[str, tuple[Dim, ...]] | None = None
     span: SearchSpan | None = None
 
-    def searched_since(self, began: float) -> PlannedModel:
+    @property
+    def known(self) -> dict[str, Any]:
+        """All that is known of it whatever becomes of it, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(Answered)}
+
+    def as_model(self, written: WrittenModel) -> OneModel:
+        """The same written as one model."""
+        return OneModel(**self.known, written=written)
+
+    def refused(self, answer: BudgetAnswer | None = None) -> Refused:
+        """The same without a plan that runs, with another answer if there is one."""
+        return Refused(**self.known | ({} if answer is None else {"answer": answer}))
+
+    def searched_since(self, began: float) -> Self:
         """The same of a search that began then and has just ended, by default with what its solver found."""
-        found = self if self.span is not None else self.solved_since(began)
-        assert found.span is not None
-        return replace(found, span=replace(found.span, began=began, ended=time.monotonic()))
+        span = self.span or self._span_since(began)
+        return replace(self, span=replace(span, began=began, ended=time.monotonic()))
 
-    def solved_since(self, began: float) -> PlannedModel:
+    def solved_since(self, began: float) -> Self:
         """The same, whose solver began then."""
-        found_after = self.answer.run.seconds_to_best
-        found = None if found_after is None else began + found_after
-        return replace(self, span=SearchSpan(began, time.monotonic(), found))
+        return replace(self, span=self._span_since(began))
 
-    def cut_short(self) -> PlannedModel:
+    def _span_since(self, began: float) -> SearchSpan:
+        found_after = self.answer.run.seconds_to_best
+        return SearchSpan(began, time.monotonic(), None if found_after is None else began + found_after)
+
+    def cut_short(self) -> Self:
         """The same of a search that was told to end: what there was by then, which proves nothing."""
         run = cut_short(self.answer.run, is_split=self.splitting is not None)
         return replace(self, answer=replace(self.answer, run=run), obstacle=None)
@@ -158,25 +169,111 @@ class PlannedModel:
     @property
     def plan(self) -> Plan:
         """The plan of a model that has one."""
-        assert self.answer.plan is not None
-        return self.answer.plan
+        return self.answer.known_plan
 
     @property
     def time_ns(self) -> int:
         """How long its plan takes, stalls included."""
-        return self.plan.time_ns if self.paged is None else self.paged.paging.time_ns
+        return self.plan.time_ns
 
     @property
     def profile(self) -> Profile:
         """The costs of the model that was planned, on the first device."""
         return self.platform.profile
 
+
+@dataclass(frozen=True, kw_only=True)
+class OneModel(Answered):
+    """A plan that is one model."""
+
+    kind: ClassVar[Kind] = "one_model"
+    written: WrittenModel
+
     @property
     def is_steady(self) -> bool:
         """Whether it is written in the steady form."""
-        return self.written is not None and self.written.form is not None
+        return self.written.is_steady
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sessions(Answered):
+    """A plan that is cut into sessions with copies between them, and how it is run (`way`).
+
+    `single` are the best plans on each device alone, best first, and `best_single` the best of them, if there is one.
+    """
+
+    kind: ClassVar[Kind] = "sessions"
+    cut: Cut
+    way: SessionForm = "sessions"
+    single: tuple[Reference, ...] = ()
+    best_single: Plan | None = None
+
+    def refused(self, answer: BudgetAnswer | None = None) -> Refused:
+        """The same without a plan that runs, with another answer if there is one."""
+        return replace(super().refused(answer), single=self.single)
 
     @property
-    def has_plan(self) -> bool:
-        """Whether a plan was found that fits in the form in which it runs."""
-        return self.written is not None or self.cut is not None
+    def peaks(self) -> dict[str, int]:
+        """What it needs of each memory as it is cut."""
+        names = [memory.name for memory in self.answer.question.problem.memories]
+        return dict(zip(names, self.cut.peak_bytes, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paged(Sessions):
+    """A plan in sessions on one device, and how they page.
+
+    `without_paging_ns` is what the best plan takes that pages nothing, where one was found.
+    """
+
+    kind: ClassVar[Kind] = "paged"
+    paged: PagedPlan
+    without_paging_ns: int | None = None
+
+    @property
+    def time_ns(self) -> int:
+        """How long its plan takes, stalls included."""
+        return self.paged.paging.time_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused(Answered):
+    """No plan that fits in the form in which it runs.
+
+    `single` are the best plans on each device alone, where they were looked for. `weight_obstacle` says in one line
+    which weight is too large to page.
+    """
+
+    single: tuple[Reference, ...] = ()
+    weight_obstacle: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of plan that was asked for."""
+        return kind_of(self.platform.specs, is_spilled=self.platform.spill is not None)
+
+
+P = TypeVar("P", bound=Answered)
+PlannedModel = OneModel | Sessions | Paged | Refused
+"""What a compile found, by its form."""
+
+
+@dataclass(frozen=True)
+class PlanSubject:
+    """A model with what it costs; `splitting` None: it is the whole one."""
+
+    prepared: Prepared
+    platform: Platform
+    splitting: Splitting | None = None
+
+    def of(self, planned: P, whole: Prepared) -> P:
+        """A plan of it as one of the whole model."""
+        return planned if self.splitting is None else replace(planned, whole=whole, splitting=self.splitting)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan file and the model that it speaks of."""
+
+    plan: PlanFile
+    model: Path

@@ -25,7 +25,7 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
 from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.core.values.verification import Verification
+from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
@@ -310,7 +310,7 @@ def types_of(inputs: Sequence[InputSpec]) -> tuple[TensorType, ...]:
     return tuple(TensorType(spec.dtype, spec.shape) for spec in inputs)
 
 
-def remember_cap(prepared: Prepared, verification: Verification, conditions: Conditions) -> None:
+def remember_cap(prepared: Prepared, verification: OneModelSeen, conditions: Conditions) -> None:
     """Keep the original's smallest cap, which takes long to find and depends on nothing that a plan changes."""
     found = verification.original_smallest_cap_bytes
     if found is not None and verification.cap_options == "default" and prepared.facts.smallest_cap_bytes is None:

@@ -1,46 +1,32 @@
-"""Profile a model on several devices, and the links between their memories; what was measured before is cached."""
+"""What a model costs on the CPU, seen inside it; what was measured before is cached."""
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.progress import Progress, part
-from remat_cli.compiling.copy_costs import link_costs, scope_apart
-from remat_cli.compiling.cut import own_bytes, workspaces
+from remat_cli.base.progress import Progress
 from remat_cli.compiling.facts import RUNS, WARMUPS, ModelFacts, cache_scope, known_facts
 from remat_cli.compiling.learn import believe
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, profile_request
-from remat_cli.compiling.spill import with_host, with_spill
-from remat_cli.core.schedule.graph import Tensor
-from remat_cli.core.schedule.program import InputSpec
-from remat_cli.core.values.conditions import CPU, Conditions
-from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenance, Unsupported
-from remat_cli.core.values.spill import HOST, SpillSpec
-from remat_cli.devices.provider_table import PROVIDERS, is_plain
-from remat_cli.devices.roofline import estimate, estimated_links
+from remat_cli.compiling.ways import way_asked
+from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenance
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.load import save
-from remat_cli.onnx_io.read.one_op import call_model, model_with_outputs, one_op_model
-from remat_cli.runtime.measure.findings import OpFinding
+from remat_cli.onnx_io.read.one_op import call_model
 from remat_cli.runtime.measure.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
-    OpJob,
-    OpRequest,
-    measure_call,
     measure_handover,
-    measure_ops,
 )
 from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache
 from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeTime, measure
-from remat_cli.runtime.sessions.feeds import record_values
-from remat_cli.runtime.sessions.providers import device_of, must_estimate, require_device
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
@@ -61,47 +47,8 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
         MissingDependency: a device cannot be used.
         ConfigError: the description of a device that is not here lacks figures.
     """
-    specs = conditions.devices
-    if conditions.spill is not None and conditions.spill.memory == HOST:
-        return _profile_before_host(prepared, conditions, conditions.spill, progress)
-    if conditions.spill is not None:
-        own = Platform(prepared.graph, specs, (profile_on_cpu(prepared, conditions, specs[0], progress),))
-        return with_spill(own, conditions, progress)
-    if not is_cut_into_sessions(specs):
-        return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
-    absent = {spec.name for spec in specs if must_estimate(spec, conditions.estimate)}
-    here = [spec for spec in specs if spec.name not in absent]
-    for spec in here:
-        require_device(device_of(spec))
-    found: dict[str, Profile] = {}
-    for number, spec in enumerate(here):
-        share = part(progress, number, len(here), len(prepared.graph.ops))
-        measure = profile_on_cpu if spec.provider == CPU else _profile_apart
-        found[spec.name] = measure(prepared, conditions, spec, share)
-    measured = (found[here[0].name], here[0]) if here else (None, None)
-    for spec in specs:
-        if spec.name in absent:
-            guess = estimate(prepared.graph, spec, *measured)
-            found[spec.name] = msgspec.structs.replace(guess, model_sha256=prepared.reference_sha256)
-    links = link_costs(here, conditions)
-    known = {(link.source, link.target) for link in links}
-    described = tuple(link for link in estimated_links(specs) if (link.source, link.target) not in known)
-    profiles = tuple(found[spec.name] for spec in specs)
-    return Platform(prepared.graph, specs, profiles, (*links, *described), own_bytes(prepared.graph, specs))
-
-
-def _profile_before_host(prepared: Prepared, conditions: Conditions, spill: SpillSpec, progress: Progress) -> Platform:
-    """The cost of every op on a device with a memory of its own, and of copies to the host and back."""
-    (spec,) = conditions.devices
-    require_device(device_of(spec))
-    profile = _profile_apart(prepared, conditions, spec, progress)
-    own = Platform(prepared.graph, (spec,), (profile,), session_bytes=own_bytes(prepared.graph, (spec,)))
-    return with_host(own, spill, link_costs((spec, DeviceSpec(CPU, CPU)), conditions))
-
-
-def is_cut_into_sessions(specs: Sequence[DeviceSpec]) -> bool:
-    """Whether plans for these devices say where ops run, or cannot be written as one model: remat then runs them."""
-    return len(specs) > 1 or any(not is_plain(spec) or PROVIDERS[spec.provider].needs_sessions for spec in specs)
+    found: Platform = way_asked(conditions).profile(prepared, conditions, progress)
+    return found
 
 
 def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
@@ -220,130 +167,6 @@ def profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
     return msgspec.structs.replace(profile, call_ns=_handover_ns(scope, conditions, settings))
 
 
-def _profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
-    """Costs on another provider, each op by itself."""
-    progress.stage(stages.PROFILING)
-    apart = SessionSettings(custom_ops=conditions.custom_ops)
-    settings, scope = device_settings(spec, apart), scope_apart(spec, conditions)
-    is_opaque = PROVIDERS[spec.provider].is_opaque
-    keys = (*prepared.signatures, prepared.reference_sha256)
-    with ProfileCache(conditions.cache_dir) as cache:
-        known = cache.op_costs(scope, keys).keys() | cache.unsupported(scope, keys).keys()
-        missing = {key: op for op, key in reversed(tuple(enumerate(prepared.signatures))) if key not in known}
-        if missing or prepared.reference_sha256 not in known:
-            _measure_apart(prepared, conditions, settings, missing, _Keeper(cache, scope), progress)
-        costs, refused = cache.op_costs(scope, keys), cache.unsupported(scope, keys)
-    call_ns = 0 if is_opaque else _call_ns(scope, conditions, settings)
-    named = [(op.name, key) for op, key in zip(prepared.graph.ops, prepared.signatures, strict=True)]
-    needs = workspaces(prepared.graph, prepared.reference, spec)
-    whole = costs.get(prepared.reference_sha256)
-    return Profile(
-        device=spec.name,
-        model_sha256=prepared.reference_sha256,
-        provenance=scope.provenance,
-        ops=tuple(_op_cost(costs[key], name, call_ns, needs[name]) for name, key in named if key in costs),
-        weight_bytes=prepared.graph.weight_bytes,
-        input_bytes=prepared.graph.input_bytes,
-        run_ns=whole.time_ns if whole else None,
-        unsupported=tuple(Unsupported(name, refused[key].reason) for name, key in named if key not in costs),
-        memory=spec.memory,
-        power_watts=spec.power_watts,
-        call_ns=call_ns,
-        is_opaque=is_opaque,
-    )
-
-
-def _op_cost(cost: OpCost, name: str, call_ns: int, workspace_bytes: int) -> OpCost:
-    """The op's part of the time of a session with it alone, and what it takes beside its tensors."""
-    time_ns = max(1, cost.time_ns - call_ns)
-    return msgspec.structs.replace(cost, name=name, time_ns=time_ns, workspace_bytes=workspace_bytes)
-
-
-@dataclass(frozen=True)
-class _Keeper:
-    """Puts findings into the cache, one by one."""
-
-    cache: ProfileCache
-    scope: CacheScope
-
-    def keep(self, found: OpFinding) -> None:
-        """Written when this returns."""
-        if found.time_ns is None:
-            self.cache.store_unsupported(self.scope, Unsupported(found.name, found.reason))
-        else:
-            cost = OpCost(found.name, found.time_ns, 0, found.noise_percent)
-            self.cache.store_ops(self.scope, {found.name: cost})
-
-
-def _measure_apart(
-    prepared: Prepared,
-    conditions: Conditions,
-    settings: SessionSettings,
-    missing: dict[str, int],
-    keeper: _Keeper,
-    progress: Progress,
-) -> None:
-    """Measure one op of each signature that is missing, and the whole model."""
-    ops = dict(sorted(missing.items(), key=lambda item: item[1]))
-    with tempfile.TemporaryDirectory(prefix="remat_ops_", dir=prepared.reference_path.parent) as name:
-        folder = Path(name)
-        values = _values(prepared, list(ops.values()), folder)
-        jobs = [_job(prepared, key, op, values, folder) for key, op in ops.items()]
-        jobs.append(_whole_job(prepared, values))
-        call = folder / "call.onnx"
-        save(call_model(), call)
-        request = OpRequest(settings, RUNS - 1, WARMUPS, seed=conditions.seed)
-        measure_ops(jobs, request, call, keeper.keep, progress.advance)
-
-
-def _values(prepared: Prepared, ops: Sequence[int], folder: Path) -> dict[str, str]:
-    """Files with what ops read in a run: all that is not floats, and of floats the smallest, up to a limit."""
-    graph = prepared.graph
-    read = {tensor for op in ops for tensor in graph.ops[op].inputs} | set(graph.model_inputs)
-    tensors = sorted((graph.tensors[tensor] for tensor in read), key=lambda t: (t.dtype in FLOATS, t.size_bytes))
-    names, total_bytes = [], 0
-    for tensor in tensors:
-        total_bytes += tensor.size_bytes
-        if tensor.producer is None or tensor.dtype not in FLOATS or total_bytes <= MOST_VALUE_BYTES:
-            names.append(tensor.name)
-    path = folder / "observed.onnx"
-    made = {tensor.name for tensor in tensors if tensor.producer is not None}
-    save(model_with_outputs(prepared.reference, graph, [name for name in names if name in made]), path)
-    return record_values(path, prepared.feeds, tuple(names), folder)
-
-
-def _job(prepared: Prepared, key: str, op: int, values: dict[str, str], folder: Path) -> OpJob:
-    tensors = [prepared.graph.tensors[tensor] for tensor in prepared.graph.ops[op].inputs]
-    path = folder / f"op_{op}.onnx"
-    save(one_op_model(prepared.reference, prepared.graph, op), path)
-    return OpJob(key, str(path), tuple(_input(tensor) for tensor in tensors), _chosen(values, tensors))
-
-
-def _whole_job(prepared: Prepared, values: dict[str, str]) -> OpJob:
-    tensors = [prepared.graph.tensors[tensor] for tensor in prepared.graph.model_inputs]
-    inputs = tuple(_input(tensor) for tensor in tensors)
-    path = str(prepared.reference_path.resolve())
-    return OpJob(prepared.reference_sha256, path, inputs, _chosen(values, tensors))
-
-
-def _input(tensor: Tensor) -> InputSpec:
-    return InputSpec(tensor.name, tensor.dtype, tensor.shape)
-
-
-def _chosen(values: dict[str, str], tensors: Sequence[Tensor]) -> dict[str, str]:
-    return {tensor.name: values[tensor.name] for tensor in tensors if tensor.name in values}
-
-
-def _call_ns(scope: CacheScope, conditions: Conditions, settings: SessionSettings) -> int:
-    """What one more session costs on a device, from the cache if it is known."""
-
-    def measure(folder: Path) -> int:
-        save(call_model(), folder / "call.onnx")
-        return measure_call(folder / "call.onnx", settings)
-
-    return _measured_once(CALL, scope, conditions, measure)
-
-
 def _handover_ns(scope: CacheScope, conditions: Conditions, settings: SessionSettings) -> int:
     """What it costs to go on in another session, where ops were measured inside the model, from the cache if known."""
 
@@ -353,10 +176,10 @@ def _handover_ns(scope: CacheScope, conditions: Conditions, settings: SessionSet
         save(call_model(HANDOVERS, HANDOVER_ELEMENTS), row)
         return measure_handover(one, row, settings)
 
-    return _measured_once(HANDOVER, scope, conditions, measure)
+    return measured_once(HANDOVER, scope, conditions, measure)
 
 
-def _measured_once(key: str, scope: CacheScope, conditions: Conditions, measure: Callable[[Path], int]) -> int:
+def measured_once(key: str, scope: CacheScope, conditions: Conditions, measure: Callable[[Path], int]) -> int:
     """A cost in nanoseconds that is no op's, from the cache if it is known; `measure` may write models to a folder."""
     with ProfileCache(conditions.cache_dir) as cache:
         if key not in cache.op_costs(scope, [key]):

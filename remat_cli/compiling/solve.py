@@ -43,6 +43,12 @@ class Search:
     pager: Pager | None = None
     overhead_limit: Fraction | None = None
 
+    @property
+    def known_pager(self) -> Pager:
+        """The pager of a search for plans that page."""
+        assert self.pager is not None
+        return self.pager
+
     def within(self, seconds: float) -> Search:
         """The same search with so much time."""
         return replace(self, limits=replace(self.limits, seconds=seconds))
@@ -118,6 +124,12 @@ class BudgetAnswer:
     @property
     def plan(self) -> Plan | None:
         """The judged plan; None: not found."""
+        return self.run.plan
+
+    @property
+    def known_plan(self) -> Plan:
+        """The judged plan of an answer that has one."""
+        assert self.run.plan is not None
         return self.run.plan
 
     def with_plan(self, plan: Plan) -> BudgetAnswer:

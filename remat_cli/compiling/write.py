@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.fit import excess_bytes, fit
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
-from remat_cli.compiling.planned import PlannedModel, WrittenModel
+from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, written_interface
 from remat_cli.compiling.process.steady import EARLY_SHARE, Inside, inside, kinds_of, no_kinds, with_early_outputs
 from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
@@ -45,12 +45,13 @@ from remat_cli.ort_rules.steady import FLAG_BYTES, SteadyForm
 from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.runtime.sessions.session import Level, optimize
 
+P = TypeVar("P", bound=Answered)
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_PASSES = 6  # of the optimiser, each answered by gates
 
 
-def write_within_budget(planned: PlannedModel, search: Search, progress: Progress) -> PlannedModel:
-    """Rewrite the model by its plan; without a written model where no plan fits.
+def write_within_budget(planned: Answered, search: Search, progress: Progress) -> OneModel | Refused:
+    """Rewrite the model by its plan; refused where no plan fits.
 
     Gates are live tensors of a few bytes, so a plan that uses the budget to the last byte may not survive them, and is
     then planned again for less. For `min` the budget becomes what the written model needs. A share is one of what
@@ -69,10 +70,12 @@ def write_within_budget(planned: PlannedModel, search: Search, progress: Progres
             answer, written = plain_answer, plain
     if written is None and first.plan is not None and first.question.asks_for_all:
         answer, written = build(first)
+    if written is None:
+        return planned.refused(tidied(answer))
+    found = replace(planned.as_model(written), answer=answer)
     may_grow = answer.question.least or answer.question.is_share
-    if written is not None and may_grow and written.least_budget_bytes > answer.question.budget_bytes:
-        return with_budget(replace(planned, answer=answer, written=written), written.least_budget_bytes)
-    return replace(planned, answer=answer if written is not None else tidied(answer), written=written)
+    is_grown = may_grow and written.least_budget_bytes > answer.question.budget_bytes
+    return with_budget(found, written.least_budget_bytes) if is_grown else found
 
 
 def _costs_more(answer: BudgetAnswer, first: BudgetAnswer) -> bool:
@@ -93,7 +96,7 @@ def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
     return path
 
 
-def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, progress: Progress) -> PlannedModel:
+def write_with_room(planned: OneModel, room_bytes: int, search: Search, progress: Progress) -> OneModel | Refused:
     """Like `write_within_budget`, with so many bytes of the budget left over."""
     answer, budget_bytes = planned.answer, planned.answer.question.budget_bytes
     if answer.plan is None or answer.plan.peak > budget_bytes - room_bytes:
@@ -104,16 +107,16 @@ def write_with_room(planned: PlannedModel, room_bytes: int, search: Search, prog
     return with_budget(narrow, budget_bytes)
 
 
-def with_budget(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+def with_budget(planned: P, budget_bytes: int) -> P:
     """The same plan and model as the answer to a question with another budget."""
     question = planned.answer.question
     asked = replace(question, problem=question.problem.with_budget(budget_bytes))
     return replace(planned, answer=replace(planned.answer, question=asked))
 
 
-def as_asked(planned: PlannedModel, budget_bytes: int) -> PlannedModel:
+def as_asked(planned: P, budget_bytes: int) -> P:
     """A plan for less as the answer to what was asked; a bound that was proved for less memory is none for more."""
-    if planned.written is None:
+    if planned.answer.plan is None:
         return planned
     answer, least_ns = planned.answer, planned.answer.question.problem.baseline_time_ns
     status = Status.OPTIMAL if planned.plan.time_ns <= least_ns else Status.FEASIBLE
@@ -143,9 +146,8 @@ def _write_calmly(
 
 def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswer:
     """The answer with its steps in an order that needs few gates, some room left below budget and baseline."""
-    assert found.plan is not None
     most_bytes = min(found.question.budget_bytes, found.question.baseline.peak) - room_bytes
-    return found.with_plan(calm(found.question.problem.with_budget(most_bytes), found.plan, search.limits.order))
+    return found.with_plan(calm(found.question.problem.with_budget(most_bytes), found.known_plan, search.limits.order))
 
 
 def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
@@ -155,9 +157,9 @@ def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
 
 def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
     """Write the plan, in the form in which a process holds least."""
-    assert answer.plan is not None
-    rewritten = _left_alone(prepared, answer.plan, answer.question.budget_bytes)
-    plain = judge_again(prepared, profile, answer.plan, rewritten)
+    solved = answer.known_plan
+    rewritten = _left_alone(prepared, solved, answer.question.budget_bytes)
+    plain = judge_again(prepared, profile, solved, rewritten)
     sessions, fixed_bytes = predict_sessions(plain, prepared.runtime), 0
     is_wanted = prepared.conditions.family is not None or may_gain(sessions.runs)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
@@ -165,7 +167,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     if found is not None:
         found, form = _leanest_form(prepared, profile, answer, rewritten, sessions, found)
     if found is not None and form is not None:
-        judged = judge_again(prepared, profile, answer.plan, rewritten, replace(found, form=form))
+        judged = judge_again(prepared, profile, solved, rewritten, replace(found, form=form))
         sessions = predict_sessions(judged, prepared.runtime)
         rewritten = replace(rewritten, model=steady(found.model, form, _packed_away(found.model, packing)))
         fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, form) + _kept_in_loops_bytes(found.model, packing)
@@ -187,9 +189,8 @@ def _leanest_form(
     found: Inside,
 ) -> tuple[Inside, SteadyForm | None]:
     """The form in which a process holds least, with small outputs made beforehand where that is leaner."""
-    assert answer.plan is not None
     conditions, question = prepared.conditions, answer.question
-    judge = partial(judge_again, prepared, profile, answer.plan, rewritten)
+    judge = partial(judge_again, prepared, profile, answer.known_plan, rewritten)
 
     def formed(inside: Inside, within: Judged, below_bytes: int | None) -> Formed:
         most_bytes = max(question.budget_bytes, within.plan.peak) - within.fixed_bytes

@@ -33,14 +33,18 @@ def render_text(report: Report, style: Style) -> str:
 
 
 def _values_of(report: object) -> dict[str, Any]:
-    """The fields of a report, and those properties that it says belong in JSON too, also of a report inside it."""
+    """The fields of a report, and those properties that it says belong in JSON too, also of a report inside it.
+
+    Where reports of one command differ in their fields, `json_order` is the order of them all.
+    """
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))  # not-a-number becomes null
     for name in getattr(report, "also_in_json", ()):
         values[name] = msgspec.json.decode(msgspec.json.encode(getattr(report, name)))
     for name in values:
         if hasattr(getattr(report, name), "also_in_json"):
             values[name] = _values_of(getattr(report, name))
-    return values
+    order = getattr(report, "json_order", ())
+    return {name: values[name] for name in (*order, *values) if name in values}
 
 
 def render_json(report: Report) -> str:

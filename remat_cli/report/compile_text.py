@@ -1,19 +1,19 @@
 """Compiled and verified models as short, aligned text for people."""
 
+from msgspec import UNSET
+
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
-from remat_cli.core.values.verification import Verification, applies
+from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.report.compile import (
-    CompileReport,
-    VerifyReport,
-    compile_verdict,
+    OneModelReport,
+    OneModelVerifyReport,
     delivery_lines,
     recomputed,
     solver_line,
     verdict_lines,
-    verify_verdict,
+    warning_lines,
 )
-from remat_cli.report.devices_text import device_compile_lines, device_verification_lines, measured_table
 from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.family_text import family_lines
 from remat_cli.report.learnt import learnt_lines
@@ -27,12 +27,10 @@ ALMOST = 0.9  # of the time limit: searches stop a little before it
 LEAST = "min"  # the budget as it is written
 
 
-def compile_lines(report: CompileReport, style: Style) -> list[str]:
+def compile_lines(report: OneModelReport, style: Style) -> list[str]:
     """What was compiled to what, before and after, the proof, and the snippet that runs it."""
-    if report.is_cut_into_sessions:
-        return device_compile_lines(report, style)
     solution = report.solution
-    lines = [compile_verdict(report).line(style), _compile_heading(report, style)]
+    lines = [report.verdict_parts.line(style), _compile_heading(report, style)]
     lines += [_budget_line(report), ""]
     if solution.peak_bytes is None or solution.time is None:
         lines += _no_plan_lines(report, style)
@@ -41,18 +39,19 @@ def compile_lines(report: CompileReport, style: Style) -> list[str]:
         lines += [_solver_line(report), _recompute_line(report), *split_lines(report.regions)]
         lines += floor_lines(report.regions, solution)
         lines += obstacle_lines(report.split_obstacle, report.regions)
+    said = () if report.verification is None else report.verification.notes
     if report.verification is not None:
         lines += ["", *verification_lines(report.verification, style)]
-    lines += _warning_lines(report.warnings, report.verification, style)
+    lines += warning_lines(report.warnings, said, style)
     return lines + delivery_lines(report, "Run it:", style)
 
 
-def _compile_heading(report: CompileReport, style: Style) -> str:
+def _compile_heading(report: OneModelReport, style: Style) -> str:
     target = f" -> {report.output}" if report.output else ""
     return style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
 
 
-def _budget_line(report: CompileReport) -> str:
+def _budget_line(report: OneModelReport) -> str:
     """The budget as it was written, in bytes, and what it bounds."""
     bytes_, solution = report.asked.process_budget_bytes, report.solution
     if bytes_ is None and not report.uncounted_bytes:
@@ -70,7 +69,7 @@ def budget_line(text: str, solution: SolutionReport) -> str:
     return f"budget {text} = {describe_bytes(solution.budget_bytes)}{fixed}"
 
 
-def _before_after(report: CompileReport, peak_bytes: int, time: int) -> list[str]:
+def _before_after(report: OneModelReport, peak_bytes: int, time: int) -> list[str]:
     """Peak and time, predicted and measured, before and after."""
     solution, seen = report.solution, report.verification
     saved = percent(_change(peak_bytes, solution.baseline_peak_bytes))
@@ -91,14 +90,14 @@ def _change(after: int, before: int) -> float | None:
     return 100 * (after - before) / before if before else None
 
 
-def _solver_line(report: CompileReport) -> str:
+def _solver_line(report: OneModelReport) -> str:
     """Who found the plan, what is proved in which space, and how long it took."""
     space = ", with these splits" if report.regions else ""
     space += ", for this peak" if report.budget == LEAST else ""
     return solver_line(report.solution, "time", space)
 
 
-def _recompute_line(report: CompileReport) -> str:
+def _recompute_line(report: OneModelReport) -> str:
     if report.solution.recomputed_ops:
         return f"{recomputed(report)}; {plural(report.gates, 'gate')}"
     peak_bytes = report.solution.peak_bytes or 0
@@ -107,7 +106,7 @@ def _recompute_line(report: CompileReport) -> str:
     return f"nothing is recomputed: {'splitting' if report.regions else 'another order'} is enough"
 
 
-def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
+def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
     """Why there is no plan: the floor and who causes it, or the time limit."""
     solution = report.solution
     lines = _why_no_plan(report, style)
@@ -123,7 +122,7 @@ def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
     return [*lines, "", _plain_line(report)]
 
 
-def _plain_line(report: CompileReport) -> str:
+def _plain_line(report: OneModelReport) -> str:
     """What the model needs as it is, of what the budget bounds."""
     live, asked = describe_bytes(report.solution.baseline_peak_bytes), report.asked
     if asked.process_budget_bytes is None:
@@ -135,7 +134,7 @@ def _plain_line(report: CompileReport) -> str:
     return f"without a plan the process of the model needs {process} by prediction, with {live}"
 
 
-def _why_no_plan(report: CompileReport, style: Style) -> list[str]:
+def _why_no_plan(report: OneModelReport, style: Style) -> list[str]:
     """What is known by the end of the search; only a proof says that there is no plan."""
     solution = report.solution
     if solution.interrupted or is_too_dear(solution):
@@ -155,7 +154,7 @@ def _impossible_lines(solution: SolutionReport, style: Style) -> list[str]:
     return lines
 
 
-def _not_found_lines(report: CompileReport, style: Style) -> list[str]:
+def _not_found_lines(report: OneModelReport, style: Style) -> list[str]:
     """What is proved, and what may help: more time does not where whole ops need more and splitting cannot help."""
     solution = report.solution
     split_floor = solution.floor_with_splitting_bytes
@@ -175,7 +174,7 @@ def _not_found_lines(report: CompileReport, style: Style) -> list[str]:
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
 
 
-def _process_line(report: CompileReport) -> list[str]:
+def _process_line(report: OneModelReport) -> list[str]:
     """What of a process does not fit, where plans were found whose live tensors would."""
     needed, bounded = report.solution.facts.get(NEAREST_PROCESS), report.asked.process_budget_bytes
     if needed is None or bounded is None:
@@ -183,7 +182,7 @@ def _process_line(report: CompileReport) -> list[str]:
     return [f"of the plans found the smallest needs {describe_bytes(needed)} of the process by prediction"]
 
 
-def _may_have_run_short(report: CompileReport) -> bool:
+def _may_have_run_short(report: OneModelReport) -> bool:
     """Whether the time limit ended the search, or nothing is known of it."""
     limit_seconds = report.asked.time_limit_seconds
     return limit_seconds is None or report.solution.seconds >= ALMOST * limit_seconds
@@ -194,19 +193,16 @@ def nearest_bytes(solution: SolutionReport) -> int | None:
     return solution.facts.get("least_peak_bytes")
 
 
-def verify_lines(report: VerifyReport, style: Style) -> list[str]:
+def verify_lines(report: OneModelVerifyReport, style: Style) -> list[str]:
     """The verdict, and the figures behind it."""
     seen = report.verification
-    first = verify_verdict(report).line(style)
+    first = report.verdict_parts.line(style)
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
-    if seen.runs_in_one_session:
-        lines = [first, heading, _verified_budget_line(report), "", *verification_lines(seen, style)]
-    else:
-        lines = [first, heading, "", *device_verification_lines(seen, style), *measured_table(seen)]
-    return [*lines, *_warning_lines(report.warnings, seen, style), *runs_on_lines(report.runs_on)]
+    lines = [first, heading, _verified_budget_line(report), "", *verification_lines(seen, style)]
+    return [*lines, *warning_lines(report.warnings, seen.notes, style), *runs_on_lines(report.runs_on)]
 
 
-def _verified_budget_line(report: VerifyReport) -> str:
+def _verified_budget_line(report: OneModelVerifyReport) -> str:
     """The budget that was asked for, in bytes, and what it bounds where that is a process."""
     text, bytes_ = f"{report.budget} = " if report.budget else "", report.asked.process_budget_bytes
     if bytes_ is None:
@@ -214,17 +210,16 @@ def _verified_budget_line(report: VerifyReport) -> str:
     return f"budget {text}{describe_bytes(bytes_)} of the process"
 
 
-def verification_lines(seen: Verification, style: Style) -> list[str]:
+def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     """One line of verdict, broken promises if any, then the measurements."""
     lines = verdict_lines(seen, style)
-    ((predicted_bytes, measured_bytes),) = seen.peaks.values()
     yes = {True: "yes", False: "no", None: "not measured"}
     rows = [
-        *([["compared with", seen.reference]] if applies(seen.reference) else []),
+        *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
         ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
-        ["live tensors, predicted", describe_bytes(predicted_bytes)],
-        ["live tensors, measured", describe_bytes(measured_bytes or 0)],
+        ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
+        ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
         *_first_prediction(seen),
         ["default session, original", describe_bytes(seen.original_default_session_peak_bytes)],
         ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
@@ -238,28 +233,31 @@ def verification_lines(seen: Verification, style: Style) -> list[str]:
             percent(seen.measured_overhead_percent) + (f" ({told})" if (told := seen.noise_told) else ""),
         ],
     ]
-    sizes = family_lines(seen.family) if applies(seen.family) else []
-    process = process_lines(seen.process) if applies(seen.process) and seen.process is not None else []
-    return lines + columns(rows, "<<") + sizes + process + _learnt(seen) + [f"  note: {note}" for note in seen.notes]
+    sizes = family_lines(seen.family) if seen.family else []
+    process = process_lines(seen.process) if seen.process else []
+    return (
+        lines
+        + columns(rows, "<<")
+        + sizes
+        + process
+        + learnt_lines(seen.learning)
+        + [f"  note: {note}" for note in seen.notes]
+    )
 
 
-def _learnt(seen: Verification) -> list[str]:
-    return learnt_lines(seen.learnt, seen.rounds_of_learning, seen.room_bytes) if applies(seen.learnt) else []
-
-
-def _first_prediction(seen: Verification) -> list[list[str]]:
+def _first_prediction(seen: OneModelSeen) -> list[list[str]]:
     first = seen.first_predicted_peak_bytes
-    if not applies(first) or first == seen.predicted_peak_bytes:
+    if first is UNSET or first == seen.predicted_peak_bytes:
         return []
     return [["  predicted at first", describe_bytes(first)]]
 
 
-def _under(seen: Verification) -> str:
+def _under(seen: OneModelSeen) -> str:
     """The cap that showed it."""
     return "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
 
 
-def _difference(seen: Verification) -> str:
+def _difference(seen: OneModelSeen) -> str:
     """By how much outputs differ that need not be identical."""
     if seen.outputs_close is None:
         return ""
@@ -270,10 +268,3 @@ def _difference(seen: Verification) -> str:
 
 def _optional(label: str, count: int | None) -> list[list[str]]:
     return [] if count is None else [[label, describe_bytes(count)]]
-
-
-def _warning_lines(warnings: tuple[str, ...], seen: Verification | None, style: Style) -> list[str]:
-    """Warnings that the verification's notes do not say already."""
-    said = seen.notes if seen is not None else ()
-    lines = [style.paint(f"warning: {warning}", "warn") for warning in warnings if warning not in said]
-    return ["", *lines] if lines else []

@@ -4,22 +4,22 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.files.plan_file import PlanFile, Promise
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.schedule.placing import best_device
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.family import told
 from remat_cli.core.values.learning import Learnt
-from remat_cli.core.values.profile import Profile, Reference, Way
+from remat_cli.core.values.profile import Profile, Reference, SessionForm
 from remat_cli.core.values.promises import Asked, Bounds, MeasuredPromise
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
-from remat_cli.core.values.verification import LEFT_OUT, Verification, applies
+from remat_cli.core.values.verification import Learning
 from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,
@@ -35,21 +35,13 @@ from remat_cli.report.explain import (
     step_name,
 )
 from remat_cli.report.learnt import learnt_lines
-from remat_cli.report.paged import PagingReport, paging_report
+from remat_cli.report.paging import PagingReport
 from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_chart
-from remat_cli.report.placed import (
-    PlacedPlan,
-    device_reports,
-    link_reports,
-    memory_reports,
-    placed_recomputes,
-    placement_matrix,
-)
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, difference
-from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
+from remat_cli.report.style import Style, columns, duration, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
 
@@ -74,6 +66,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     exit_code: ClassVar[int] = EXIT_DONE
     also_in_json: ClassVar = ("fits", "verdict")
+    picture: ClassVar[Literal["memory", "placement"]] = "memory"
     path: str
     kind: Literal["model", "plan"]
     device: str
@@ -109,7 +102,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     placement: PlacementMatrix | None = None
     single: tuple[Reference, ...] = ()
     segments: int = 0
-    way: Way | None = None
+    way: SessionForm | None = None
     paging: PagingReport | None = None
     baseline_device: str | None = None
     learnt: tuple[Learnt, ...] = ()
@@ -118,7 +111,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     process: ProcessMemory | None = None
     runs: RunsForecast | None = None
     sizes: dict[str, int] | None = None
-    runs_on: RunsOn | None = LEFT_OUT
+    runs_on: RunsOn | UnsetType | None = UNSET
     is_as_written: bool | None = None
     warnings: tuple[str, ...] = ()
     asked: Asked = Asked()
@@ -137,15 +130,10 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What is needed of what the budget bounds: of every memory, of a process, or of live bytes.
+        """What is needed of what the budget bounds: of a process, or of live bytes.
 
         By prediction, but for a plan that is one model and was verified at the sizes that are asked for.
         """
-        if self.memories:
-            return tuple(
-                Need(needed_bytes=each.peak_bytes, budget_bytes=each.budget_bytes, memory=each.name)
-                for each in self.memories
-            )
         if self.budget_bytes is None:
             return ()
         need = session_need(None, self.asked, self.budget_bytes, self.peak_bytes, self.baseline_peak_bytes)
@@ -160,9 +148,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
         return max(numbers) if self.sizes is None and not self.memories and numbers else None
 
     def lines(self, style: Style) -> list[str]:
-        """Everything about one model or plan, on one device or several."""
-        if self.devices:
-            return lines_of("remat_cli.report.inspection_devices:device_inspect_lines", self, style)
+        """Everything about one model or plan."""
         return inspect_lines(self, style)
 
 
@@ -201,8 +187,6 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     Raises:
         ModelError: the plan contradicts itself.
     """
-    if file.placement is not None:
-        return _inspect_placed(path, file, warnings)
     problem, plan, promise, splitting = file.problem(), file.plan(), file.promise, file.splitting
     floor = working_set_floor(problem)
     whole_floor = splitting.whole_floor_bytes if splitting else file.solved.floor_bytes
@@ -211,6 +195,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     peak_op = None if peak_at is None else promise.order[peak_at]
     step = None if peak_at is None else _op_step(promise, peak_at)
     workspace = 0 if peak_op in promise.gates else _workspace_bytes(plan, step)
+    learning = Learning() if file.verification is None else file.verification.learning
     alive = () if step is None else alive_at(file.graph, problem, plan, step)
     overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
     return InspectReport(
@@ -218,7 +203,9 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         kind="plan",
         device=file.device,
         ops=len(file.graph.ops),
-        **_learnt(file.verification),
+        learnt=learning.learnt,
+        rounds_of_learning=learning.rounds,
+        room_bytes=learning.room_bytes,
         fixed_bytes=promise.fixed_bytes,
         floor_bytes=whole_floor,
         floor_with_splitting_bytes=file.solved.floor_with_splitting_bytes,
@@ -236,7 +223,7 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         baseline_memory_bytes=promise.baseline_memory_bytes,
         baseline_peak_bytes=promise.baseline_peak_bytes,
         recomputes=recomputes(file.graph, problem, plan),
-        **_promised(file),
+        **promised(file),
         overhead_percent=overhead,
         lower_bound_percent=bound,
         gap_percent=difference(overhead, bound),
@@ -260,61 +247,10 @@ def _workspace_bytes(plan: Plan, step: int | None) -> int:
     return 0 if step is None else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
 
 
-def _inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
-    """Where each op runs and what every memory holds; figures outside `memories` are those of the first memory."""
-    assert file.placement is not None
-    problem, plan = file.problem(), file.plan()
-    placed = PlacedPlan(file.graph, problem, file.placement, plan, None if file.paging is None else file.paged(plan))
-    memories, first = memory_reports(placed), baseline(problem)
-    host, solved = memories[0], file.solved
-    return InspectReport(
-        path=str(path),
-        kind="plan",
-        device=", ".join(device.name for device in problem.devices),
-        ops=len(file.graph.ops),
-        fixed_bytes=host.fixed_bytes,
-        floor_bytes=solved.floor_bytes,
-        peak_bytes=host.peak_bytes,
-        peak_step=host.peak_step,
-        peak_op=host.peak_op,
-        memory_bytes=host.memory_bytes,
-        alive=host.alive,
-        workspace_bytes=host.workspace_bytes,
-        time=solved.time_ns,
-        budget=file.request.budget,
-        budget_bytes=host.budget_bytes,
-        baseline_memory_bytes=first.memory_bytes[0],
-        baseline_peak_bytes=first.peak,
-        recomputes=placed_recomputes(placed),
-        overhead_percent=solved.overhead_percent,
-        lower_bound_percent=solved.lower_bound_percent,
-        gap_percent=difference(solved.overhead_percent, solved.lower_bound_percent),
-        space=solved.space,
-        devices=device_reports(placed),
-        links=link_reports(placed),
-        memories=memories,
-        placement=placement_matrix(placed),
-        single=file.placement.single,
-        segments=file.placement.segments,
-        way=file.placement.way,
-        **_promised(file),
-        paging=None if placed.paged is None else paging_report(file.graph, problem, plan, placed.paged),
-        baseline_device=problem.devices[best_device(problem)].name,
-        warnings=warnings,
-    )
-
-
-def _promised(file: PlanFile) -> dict[str, Any]:
+def promised(file: PlanFile) -> dict[str, Any]:
     """What verification of a plan showed of its promises; nothing of one that was not verified."""
     seen = file.verification
     return {} if seen is None else {"promises": seen.promises, "unkept": seen.warned}
-
-
-def _learnt(seen: Verification | None) -> dict[str, Any]:
-    """What verification of a plan that is one model taught."""
-    if seen is None or not applies(seen.learnt):
-        return {}
-    return {name: getattr(seen, name) for name in ("learnt", "rounds_of_learning", "room_bytes")}
 
 
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
@@ -351,7 +287,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += ["", *region_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.process is not None and report.runs is not None:
         lines += ["", *forecast_lines(report.process, report.runs)]
-    lines += learnt_lines(report.learnt, report.rounds_of_learning, report.room_bytes)
+    lines += learnt_lines(Learning(report.learnt, report.rounds_of_learning, report.room_bytes))
     return lines + closing_lines(report, style)
 
 

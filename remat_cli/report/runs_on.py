@@ -1,9 +1,8 @@
 """Where a compiled file runs, as the last line of every report about it."""
 
-from typing import Any
+from msgspec import UnsetType
 
 from remat_cli.core.values.runs_on import RunsOn
-from remat_cli.core.values.verification import applies
 
 __all__ = ["RunsOn", "guard_warnings", "runs_on_lines"]
 
@@ -13,9 +12,9 @@ UNGUARDED = (
 )
 
 
-def runs_on_lines(runs_on: RunsOn | Any | None) -> list[str]:
+def runs_on_lines(runs_on: RunsOn | UnsetType | None) -> list[str]:
     """The line, with an empty one before it; nothing where it is not known."""
-    return ["", runs_on.line] if applies(runs_on) and runs_on is not None else []
+    return ["", runs_on.line] if runs_on else []
 
 
 def guard_warnings(runs_on: RunsOn | None) -> tuple[str, ...]:

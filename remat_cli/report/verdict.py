@@ -4,7 +4,7 @@ import msgspec
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.promises import Asked, Bounds, CheaperBudget, fits, is_dear
-from remat_cli.core.values.verification import Verification, applies
+from remat_cli.core.values.verification import OneModelSeen, Verification
 from remat_cli.report.style import Style, plural
 
 WHERE: dict[Bounds, str] = {"live": "live", "process": "in the process"}
@@ -132,10 +132,10 @@ def bits_of(seen: Verification) -> str:
 
 
 def session_need(
-    seen: Verification | None, asked: Asked, budget_bytes: int, live_bytes: int, was_bytes: int | None
+    seen: OneModelSeen | None, asked: Asked, budget_bytes: int, live_bytes: int, was_bytes: int | None
 ) -> Need:
     """What one session needs of what was bounded: measured where it was, else as predicted (`live_bytes`)."""
-    process = seen.process if seen is not None and applies(seen.process) else None
+    process = None if seen is None else seen.process_seen
     if asked.process_budget_bytes is not None and process is not None:
         return Need(
             needed_bytes=process.needed_bytes,
@@ -152,10 +152,3 @@ def session_need(
         budget_bytes=budget_bytes,
         original_bytes=seen.original_default_session_peak_bytes,
     )
-
-
-def is_measured(seen: Verification | None, asked: Asked) -> bool:
-    """Whether what was bounded was measured."""
-    if seen is None or asked.process_budget_bytes is None:
-        return seen is not None
-    return applies(seen.process) and seen.process is not None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
-KERNEL_FOLDER: Final = Path(__file__).resolve().parents[1] / "solvers" / "_search" / "__pycache__"
+KERNEL_FOLDER: Final = Path(__file__).resolve().parents[1] / "solvers" / "search" / "__pycache__"
 """Where numba keeps compiled kernels by itself, if it can: beside their source."""
 NUMBA_FOLDER: Final = "NUMBA_CACHE_DIR"
 """Numba reads this while it is imported."""
@@ -30,7 +30,7 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
 
 
 def usable_cache_dir(environment: Mapping[str, str]) -> Path:
-    """The default one, or, where nobody chose it and it cannot be written, one that goes with this process."""
+    """The default directory, or where nobody chose it and it cannot be written, one that goes with this process."""
     try:
         usual = default_cache_dir(environment)
     except RuntimeError:

@@ -44,25 +44,16 @@ class Finisher:
         """One turn from the best plan; without one, from the last turn's, which is returned to start a search from."""
         if best is not None and (best is not self.tried or self.windows.is_above_budget):
             self.windows.begin(self.condensed.contract(best).op_ids())
-        if best is not None and best is not self.tried and self._is_small():
+        if best is not None and best is not self.tried and len(self.condensed.problem.ops) <= self.whole_ops:
             self.tried = best
-            self._solve_whole(limits, bound_ns)
-        self.windows.run(replace(limits, work=self._work_left(limits)))
+            part = replace(limits, seconds=limits.seconds_left * WHOLE_SHARE, started=time.monotonic())
+            if limits.work is not None:
+                part = replace(part, work=max(1, int(limits.work * WHOLE_SHARE)))
+            self.whole.append(self.windows.solve_whole(part, bound_ns))
+        self.windows.run(replace(limits, work=None if limits.work is None else max(1, limits.work - self.windows.work)))
         if best is not None:
             return None
         return self.condensed.expand(Schedule.of_ops(self.windows.ops))
-
-    def _is_small(self) -> bool:
-        return len(self.condensed.problem.ops) <= self.whole_ops
-
-    def _solve_whole(self, limits: Limits, bound_ns: int) -> None:
-        part = replace(limits, seconds=limits.seconds_left * WHOLE_SHARE, started=time.monotonic())
-        if limits.work is not None:
-            part = replace(part, work=max(1, int(limits.work * WHOLE_SHARE)))
-        self.whole.append(self.windows.solve_whole(part, bound_ns))
-
-    def _work_left(self, limits: Limits) -> int | None:
-        return None if limits.work is None else max(1, limits.work - self.windows.work)
 
     def _found(self, ops: list[int]) -> None:
         """Judge what a window gives; within budget or not, the judge decides."""

@@ -39,7 +39,7 @@ def make_events(problem: Problem, chosen: Sequence[int]) -> Events:
 
 
 def bits_of(items: int) -> Iterator[int]:
-    """Numbers in a bit set, rising."""
+    """The numbers in a bit set, in rising order."""
     while items:
         low = items & -items
         yield low.bit_length() - 1

@@ -87,7 +87,8 @@ def condense(problem: Problem) -> Condensed:
     with storage of its own.
     """
     if not any(spec.in_place for spec in problem.ops) and all(spec.view_of is None for spec in problem.tensors):
-        return _as_it_is(problem)
+        alone = tuple((op,) for op in range(len(problem.ops)))
+        return Condensed(problem, problem, alone, frozenset(), True, ((),) * len(alone))
     merger = _Merger(problem)
     for op in range(len(problem.ops)):
         merger.place(op)
@@ -97,12 +98,6 @@ def condense(problem: Problem) -> Condensed:
     merged = _merged_problem(problem, groups, class_of, phases)
     in_place = _sources_left(problem, merged, groups, class_of)
     return Condensed(problem, merged, groups, frozenset(merger.views), False, in_place)
-
-
-def _as_it_is(problem: Problem) -> Condensed:
-    """A problem in which nothing shares storage, each op on its own."""
-    groups = tuple((op,) for op in range(len(problem.ops)))
-    return Condensed(problem, problem, groups, frozenset(), True, ((),) * len(groups))
 
 
 def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
@@ -160,7 +155,15 @@ class _Merger:
 
     def place(self, op: int) -> None:
         """Put one op into the group of an earlier op, or let it lead its own."""
-        leader = self._viewed_leader(op)
+        spec, tensors = self.problem.ops[op], self.problem.tensors
+        if (
+            len(spec.inputs) != 1
+            or spec.workspace_bytes[0] > 0
+            or any(tensors[t].view_of is None or tensors[t].kept for t in spec.outputs)
+        ):
+            leader = None
+        else:
+            leader = self.leader_of[tensors[spec.inputs[0]].producer]
         if leader is not None:
             self.views.add(op)
         else:
@@ -174,14 +177,6 @@ class _Merger:
         for op, leader in self.leader_of.items():
             members.setdefault(leader, []).append(op)
         return tuple(tuple(members[leader]) for leader in sorted(members))
-
-    def _viewed_leader(self, op: int) -> int | None:
-        spec, tensors = self.problem.ops[op], self.problem.tensors
-        if len(spec.inputs) != 1 or spec.workspace_bytes[0] > 0:
-            return None
-        if any(tensors[t].view_of is None or tensors[t].kept for t in spec.outputs):
-            return None
-        return self.leader_of[tensors[spec.inputs[0]].producer]
 
     def _overwritten_leader(self, op: int) -> int | None:
         spec, tensors = self.problem.ops[op], self.problem.tensors
@@ -290,7 +285,16 @@ class _Expansion:
         self.condensed = condensed
         self.problem = condensed.original
         self.punctual = punctual
-        self.read = _read_views(condensed)
+        # Views that some op other than a view reads, directly or through further views.
+        problem = condensed.original
+        wanted = [t for op, spec in enumerate(problem.ops) if op not in condensed.views for t in spec.inputs]
+        found: set[int] = set()
+        while wanted:
+            producer = problem.tensors[wanted.pop()].producer
+            if producer in condensed.views and producer not in found:
+                found.add(producer)
+                wanted += problem.ops[producer].inputs
+        self.read = frozenset(found)
         self.steps: list[int] = []
         self.ran: set[int] = set()
         self.waiting: set[int] = set()
@@ -299,28 +303,22 @@ class _Expansion:
     def run(self, groups: list[int]) -> Schedule:
         """The steps of these condensed ops, one after the other."""
         for group in groups:
-            self._run_group(group)
+            # Emit the ops of a group; its views start waiting anew.
+            members = self.condensed.groups[group]
+            if members[0] not in self.ran:
+                while self.due and self.due[0] < members[0]:
+                    self._emit_new({heapq.heappop(self.due)})
+            for op in members:
+                if op in self.condensed.views:
+                    # Hold a view back until it is read, or until its place if it is punctual and has not run before.
+                    self.waiting.add(op)
+                    if op in self.punctual and op not in self.ran:
+                        heapq.heappush(self.due, op)
+                else:
+                    self._emit(op)
+            self._emit_new(self.waiting.intersection(members) - self.read - self.punctual)
         self._emit_new(self.waiting)
         return Schedule.of_ops(self.steps)
-
-    def _run_group(self, group: int) -> None:
-        """Emit the ops of a group; its views start waiting anew."""
-        members = self.condensed.groups[group]
-        if members[0] not in self.ran:
-            while self.due and self.due[0] < members[0]:
-                self._emit_new({heapq.heappop(self.due)})
-        for op in members:
-            if op in self.condensed.views:
-                self._let_wait(op)
-            else:
-                self._emit(op)
-        self._emit_new(self.waiting.intersection(members) - self.read - self.punctual)
-
-    def _let_wait(self, view: int) -> None:
-        """Hold a view back until it is read, or until its place if it is punctual and has not run before."""
-        self.waiting.add(view)
-        if view in self.punctual and view not in self.ran:
-            heapq.heappush(self.due, view)
 
     def _emit_new(self, views: set[int]) -> None:
         for view in sorted(views - self.ran):
@@ -335,16 +333,3 @@ class _Expansion:
         self.waiting.discard(op)
         self.ran.add(op)
         self.steps.append(op)
-
-
-def _read_views(condensed: Condensed) -> frozenset[int]:
-    """Views that some op other than a view reads, directly or through further views."""
-    problem = condensed.original
-    wanted = [t for op, spec in enumerate(problem.ops) if op not in condensed.views for t in spec.inputs]
-    found: set[int] = set()
-    while wanted:
-        producer = problem.tensors[wanted.pop()].producer
-        if producer in condensed.views and producer not in found:
-            found.add(producer)
-            wanted += problem.ops[producer].inputs
-    return frozenset(found)

@@ -24,6 +24,7 @@ __all__ = [
     "SolverRun",
     "Space",
     "Status",
+    "never",
 ]
 
 
@@ -54,7 +55,8 @@ def _ignore(schedule: Schedule | None, bound_ns: int | None) -> None:
     """Report to nobody."""
 
 
-def _never() -> bool:
+def never() -> bool:
+    """For searches that end by themselves alone."""
     return False
 
 
@@ -79,7 +81,7 @@ class Limits:
     interpreted: bool = False
     report: Callable[[Schedule | None, int | None], None] = _ignore
     judge: Judge = simulate
-    should_stop: Callable[[], bool] = _never
+    should_stop: Callable[[], bool] = never
     started: float = field(default_factory=time.monotonic)
 
     @property

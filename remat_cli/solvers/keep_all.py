@@ -24,7 +24,7 @@ class KeepAll(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proves: ClassVar[str] = "optimal when it fits and moves nothing between devices"
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         try:
             fastest_schedule(problem)
         except ModelError as reason:

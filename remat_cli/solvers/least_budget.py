@@ -50,22 +50,36 @@ class _Descent:
         self.ops: list[int] = list(range(len(self.condensed.problem.ops)))
 
     def run(self) -> Schedule:
-        floor = self._floor_bytes()
-        if self.limits.order == "free" and self.best.peak > floor:
-            self._take(least_peak_order(self.condensed, self.limits.seed, self._has_no_time_for_orders))
-        if self.max_overhead > 0:
-            self._descend(floor)
-        return self.best.schedule
-
-    def _floor_bytes(self) -> int:
-        """The best floor that a little of the time proves; that of single steps where only work counts."""
+        # The best floor that a little of the time proves; that of single steps where only work counts.
         if self.limits.work is not None:
-            return working_set_floor(self.problem).bytes[0]
-        seconds = min(FLOOR_SECONDS, self.limits.seconds_left / 10)
-        return proved_floor(self.problem, replace(self.limits, seconds=seconds, started=time.monotonic())).bytes
-
-    def _has_no_time_for_orders(self) -> bool:
-        return self.limits.is_over or self.clock.share_used() > 0.3
+            floor = working_set_floor(self.problem).bytes[0]
+        else:
+            seconds = min(FLOOR_SECONDS, self.limits.seconds_left / 10)
+            floor = proved_floor(self.problem, replace(self.limits, seconds=seconds, started=time.monotonic())).bytes
+        if self.limits.order == "free" and self.best.peak > floor:
+            limits, clock = self.limits, self.clock
+            self._take(
+                least_peak_order(self.condensed, limits.seed, lambda: limits.is_over or clock.share_used() > 0.3)
+            )
+        if self.max_overhead > 0:
+            # Bisect from the best schedule, then from the baseline, then from the best with other random numbers.
+            net = make_net(self.condensed.problem, self.condensed.in_place)
+            is_pinned = self.limits.order == "keep"
+            mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
+            baseline_ops = list(range(len(self.condensed.problem.ops)))
+            for attempt in range(ATTEMPTS):
+                track = make_track(net, 0, self.limits.seed + attempt, is_pinned, HEAT * mean_ns)
+                # Lower the peak reached towards the floor, or the highest target missed, starting from `ops`.
+                ops = baseline_ops if attempt == 1 else self.ops
+                low = floor
+                while self.best.peak - low > self.best.peak // FINEST and not self.clock.is_over:
+                    target = low + (self.best.peak - low) // 2
+                    track.begin(ops)
+                    if self._reach(track, target):
+                        ops = self.ops
+                    else:
+                        low = target
+        return self.best.schedule
 
     def _take(self, ops: list[int]) -> bool:
         """Judge a schedule of the search; keep it if it is within the overhead and needs less."""
@@ -74,27 +88,6 @@ class _Descent:
             return False
         self.best, self.ops = plan, ops
         return True
-
-    def _descend(self, floor: int) -> None:
-        """Bisect from the best schedule, then from the baseline, then from the best with other random numbers."""
-        net = make_net(self.condensed.problem, self.condensed.in_place)
-        is_pinned = self.limits.order == "keep"
-        mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
-        baseline_ops = list(range(len(self.condensed.problem.ops)))
-        for attempt in range(ATTEMPTS):
-            track = make_track(net, 0, self.limits.seed + attempt, is_pinned, HEAT * mean_ns)
-            self._bisect(track, floor, baseline_ops if attempt == 1 else self.ops)
-
-    def _bisect(self, track: Track, floor: int, ops: list[int]) -> None:
-        """Lower the peak reached towards the floor, or the highest target missed, starting from `ops`."""
-        low = floor
-        while self.best.peak - low > self.best.peak // FINEST and not self.clock.is_over:
-            target = low + (self.best.peak - low) // 2
-            track.begin(ops)
-            if self._reach(track, target):
-                ops = self.ops
-            else:
-                low = target
 
     def _reach(self, track: Track, target: int) -> bool:
         """Search until a plan within the target (total bytes) and the overhead is found; False if none is."""

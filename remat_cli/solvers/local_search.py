@@ -12,7 +12,8 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import BestPlan, Limits, Reason, Solution
-from remat_cli.solvers.search.state import OPS, make_net
+from remat_cli.solvers.search import rows
+from remat_cli.solvers.search.state import make_net
 from remat_cli.solvers.search.tracks import (
     COMPILED,
     Clock,
@@ -54,11 +55,11 @@ class LocalSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     orders: int = 60
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return None if len(problem.devices) == 1 else Reason("it places every op on one device")
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
-        """Those of the search."""
+        """The compiled functions that the search needs."""
         return ("search.warmup",)
 
     def begins_interpreted(self, problem: Problem) -> bool:
@@ -93,19 +94,34 @@ class _Search:
         self.best.offer(baseline(self.problem).schedule)
         starts = self._take_start()
         if not self._is_done():
-            self._make_tracks(starts)
-            self._find_first()
+            mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
+            kernels = interpreted_kernels() if self.limits.interpreted else COMPILED
+            for number in range(max(1, self.options.tracks)):
+                pinned = self.is_pinned or number == 0
+                seed = self.limits.seed * 1_000_003 + number
+                heat = mean_ns * HEATS[number % len(HEATS)]
+                self.tracks.append(make_track(self.net, self.free_bytes, seed, pinned, heat, kernels))
+            for track, ops in zip(self.tracks, starts, strict=False):
+                track.begin(ops)
+            # One repair of the first track's order, so that there is a plan as soon as can be.
+            first = self.tracks[0]
+            while not first.has_begun and not self.clock.is_over:
+                self._improve_first(self.clock.chunk(min(FIRST_WORK, chunk_work(self.net)), 1))
+            self._offer_best()
         if not self.limits.interpreted:
-            self._go_on()
-        return self._solution()
-
-    def _go_on(self) -> None:
-        """All that comes after a first plan."""
-        if not self.is_pinned and not self._is_done():
-            self._reorder()
-        while not self._is_done():
-            self._round()
-        self._offer_last()
+            # All that comes after a first plan.
+            if not self.is_pinned and not self._is_done():
+                self._reorder()
+            while not self._is_done():
+                self._round()
+            # Offer what was held back.
+            if self.tracks:
+                self.offer_seconds = 0.0
+                self._offer_best()
+        facts: dict[str, Any] = {"moves": self.clock.work, "rounds": self.rounds}
+        if seconds := sum(track.seconds for track in self.tracks):
+            facts["moves_per_second_per_core"] = int(sum(track.work for track in self.tracks) / seconds)
+        return self.best.solution(self.limits.space, self.problem.baseline_time_ns, facts)
 
     def _is_done(self) -> bool:
         patience = self.options.patience
@@ -119,26 +135,8 @@ class _Search:
             return []
         self.best.offer(self.start)
         ops = self.condensed.contract(self.start).op_ids()
-        is_roomy = len(ops) <= 2 * int(self.net[OPS, 0]) + 200  # for some recomputes more
+        is_roomy = len(ops) <= 2 * int(self.net[rows.OPS, 0]) + 200  # for some recomputes more
         return [ops] if is_roomy else []
-
-    def _make_tracks(self, starts: list[list[int]]) -> None:
-        mean_ns = self.condensed.problem.baseline_time_ns / max(1, len(self.condensed.problem.ops))
-        kernels = interpreted_kernels() if self.limits.interpreted else COMPILED
-        for number in range(max(1, self.options.tracks)):
-            pinned = self.is_pinned or number == 0
-            seed = self.limits.seed * 1_000_003 + number
-            heat = mean_ns * HEATS[number % len(HEATS)]
-            self.tracks.append(make_track(self.net, self.free_bytes, seed, pinned, heat, kernels))
-        for track, ops in zip(self.tracks, starts, strict=False):
-            track.begin(ops)
-
-    def _find_first(self) -> None:
-        """One repair of the first track's order, so that there is a plan as soon as can be."""
-        first = self.tracks[0]
-        while not first.has_begun and not self.clock.is_over:
-            self._improve_first(self.clock.chunk(min(FIRST_WORK, chunk_work(self.net)), 1))
-        self._offer_best()
 
     def _improve_first(self, work: int) -> None:
         """A chunk of search on the first track; in parts, which come to the same, when kernels are interpreted."""
@@ -178,7 +176,15 @@ class _Search:
         self.clock.work += sum(track.work for track in self.tracks) - before
         self.rounds += 1
         self._offer_best()
-        self._restart_idle()
+        # A track that found nothing for long continues from the best of all, or from a fresh start.
+        best = min(self.tracks, key=lambda track: track.rank)
+        for track in self.tracks:
+            if track.idle_chunks < self.options.restart:
+                continue
+            if track is best or (track.state is self.tracks[0].state and not self.is_pinned):
+                track.begin(track.ops)
+            else:
+                track.begin(best.ops)
 
     def _offer_best(self) -> None:
         """Offer the best schedule if it is new, so rarely that judging takes a tenth of the time at most."""
@@ -191,29 +197,6 @@ class _Search:
             self.offered_at = time.monotonic()
             self.offer_seconds = self.offered_at - began
 
-    def _offer_last(self) -> None:
-        """Offer what was held back."""
-        if self.tracks:
-            self.offer_seconds = 0.0
-            self._offer_best()
-
     def _expand(self, ops: list[int]) -> Schedule:
         budget_bytes = self.problem.memories[0].budget_bytes
         return self.condensed.expand(Schedule.of_ops(ops), budget_bytes, self.limits.judge)
-
-    def _restart_idle(self) -> None:
-        """A track that found nothing for long continues from the best of all, or from a fresh start."""
-        best = min(self.tracks, key=lambda track: track.rank)
-        for track in self.tracks:
-            if track.idle_chunks < self.options.restart:
-                continue
-            if track is best or (track.state is self.tracks[0].state and not self.is_pinned):
-                track.begin(track.ops)
-            else:
-                track.begin(best.ops)
-
-    def _solution(self) -> Solution:
-        facts: dict[str, Any] = {"moves": self.clock.work, "rounds": self.rounds}
-        if seconds := sum(track.seconds for track in self.tracks):
-            facts["moves_per_second_per_core"] = int(sum(track.work for track in self.tracks) / seconds)
-        return self.best.solution(self.limits.space, self.problem.baseline_time_ns, facts)

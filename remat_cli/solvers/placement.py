@@ -60,7 +60,7 @@ class PlacementSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: float = 20.0
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return None
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def _make(name: str) -> Solver:
 
 @dataclass
 class _Session:
-    """The parts in their turns."""
+    """One call of the solver: starts, local search, bounds and the exact model take turns."""
 
     options: PlacementSearch
     problem: Problem
@@ -97,10 +97,12 @@ class _Session:
         self.others: list[Schedule] = []
 
     def run(self) -> Solution:
-        """Starts, then search and bounds."""
+        """Try the starts, then search while bounds rise."""
         self.limits.report(None, self.known.bound_ns)
         for schedule in [*([] if self.start is None else [self.start]), *plain_starts(self.problem)]:
-            self._add(schedule)
+            # A start for the search, and a plan if it fits.
+            self.known.offer(schedule)
+            self.pool.append(schedule)
         if self.limits.work is not None or len(self.problem.memories) == 1:
             self._search(1.0)
         elif self.limits.workers > 1:
@@ -117,38 +119,41 @@ class _Session:
             self._improve(1.0)
         return self.known.solution()
 
-    def _add(self, schedule: Schedule) -> None:
-        """A start for the search, and a plan if it fits."""
-        self.known.offer(schedule)
-        self.pool.append(schedule)
-
     def _search(self, share: float) -> None:
         """All parts once, then local search until this share of what is left now is used."""
         end = time.monotonic() + self.limits.seconds_left * share
         if len(self.problem.memories) == 1:
-            self._share_memory()
+            # Devices with one memory between them: the relaxed problem, whose bounds hold, then each device alone.
+            relaxed = relaxed_problem(self.problem)
+            problems = [relaxed]
+            for device in range(len(self.problem.devices)):
+                alone = single_problem(self.problem, device)
+                if alone is not None and alone not in problems:
+                    problems.append(alone)
+            home = make_home(self.problem, 0)
+            if home is not None and home.problem not in problems:
+                problems.append(home.problem)
+            for number, problem in enumerate(problems):
+                part = SHARED_SHARE if number == 0 else HOME_SHARE
+                if not self.known.should_end() and (
+                    self.known.best_ns is None or problem.baseline_time_ns < self.known.best_ns
+                ):
+                    self._solve_below(problem, part, problem is relaxed)
         elif len(self.problem.ops) <= self.options.exact_ops:
-            self._improve(self._share_for(FIRST_SECONDS))
-            self._solve_exactly()
+            # A tenth of what is left, or so many seconds if that is less.
+            self._improve(min(0.1, FIRST_SECONDS / max(1e-9, self.limits.seconds_left)))
+            # The exact model; what it proves holds in the space asked for.
+            if not self.known.should_end():
+                limits = self.known.part(EXACT_SHARE)
+                outcome = solve_exact(self.problem, limits, self.known.best)
+                self.known.facts["exact"] = outcome.facts
+                self.known.work += limits.work or 0
+                if outcome.status is Status.INFEASIBLE:
+                    self.known.raise_bound(None)
+                self.known.take(outcome.schedule, outcome.bound_ns)
         else:
             self._go_home()
         self._improve(max(0.0, end - time.monotonic()) / max(1e-9, self.limits.seconds_left))
-
-    def _share_for(self, seconds: float) -> float:
-        """A tenth of what is left, or so many seconds if that is less."""
-        return min(0.1, seconds / max(1e-9, self.limits.seconds_left))
-
-    def _solve_exactly(self) -> None:
-        """The exact model; what it proves holds in the space asked for."""
-        if self.known.should_end():
-            return
-        limits = self.known.part(EXACT_SHARE)
-        outcome = solve_exact(self.problem, limits, self.known.best)
-        self.known.facts["exact"] = outcome.facts
-        self.known.work += limits.work or 0
-        if outcome.status is Status.INFEASIBLE:
-            self.known.raise_bound(None)
-        self.known.take(outcome.schedule, outcome.bound_ns)
 
     def _go_home(self) -> None:
         """All in one memory, by local search for one device: as good as it is possible without other devices."""
@@ -171,25 +176,6 @@ class _Session:
         self.known.work += limits.work or 0
         self._take_lifted(home.lift, solution.schedule)
         self._pool_lifted(home.lift, solution.schedule)
-
-    def _share_memory(self) -> None:
-        """Devices with one memory between them: the relaxed problem, whose bounds hold, then each device alone."""
-        relaxed = relaxed_problem(self.problem)
-        problems = [relaxed]
-        for device in range(len(self.problem.devices)):
-            alone = single_problem(self.problem, device)
-            if alone is not None and alone not in problems:
-                problems.append(alone)
-        home = make_home(self.problem, 0)
-        if home is not None and home.problem not in problems:
-            problems.append(home.problem)
-        for number, problem in enumerate(problems):
-            share = SHARED_SHARE if number == 0 else HOME_SHARE
-            if not self.known.should_end() and self._may_pay(problem):
-                self._solve_below(problem, share, problem is relaxed)
-
-    def _may_pay(self, problem: Problem) -> bool:
-        return self.known.best_ns is None or problem.baseline_time_ns < self.known.best_ns
 
     def _solve_below(self, problem: Problem, share: float, has_bounds: bool) -> None:
         """Solve a one-device problem and place what comes of it."""
@@ -231,7 +217,14 @@ class _Session:
 
     def _improve(self, share: float) -> None:
         """Local search on every track in turns, until this share of what is left is used."""
-        end, most = time.monotonic() + self.limits.seconds_left * share, self._work_end(share)
+        end, most = (
+            time.monotonic() + self.limits.seconds_left * share,
+            (
+                float("inf")
+                if self.limits.work is None
+                else self.known.work + max(1, int((self.limits.work - self.known.work) * share))
+            ),
+        )
         tracks = list(self._tracks())
         with ThreadPoolExecutor(self._threads) as executor:
             for turn in itertools.count():
@@ -252,14 +245,21 @@ class _Session:
         list(executor.map(lambda track, heat: track.improve(chunk, heat), tracks, heats))
         self.known.work += sum(track.evaluations for track in tracks) - before
         for track in tracks:
-            self._take(track)
+            excess, time_ns = track.cost
+            if excess == 0 and (self.known.best_ns is None or time_ns < self.known.best_ns):
+                self.known.offer(track.schedule)
             if track.idle >= self.options.restart:
-                self._restart(track)
-
-    def _work_end(self, share: float) -> float:
-        if self.limits.work is None:
-            return float("inf")
-        return self.known.work + max(1, int((self.limits.work - self.known.work) * share))
+                # Go on from the best of all or the track's own, now and then anew from a start that does not fit. The
+                # first track is always near the best; one that is not within the budgets is given more time.
+                track.idle, track.restarts = 0, track.restarts + 1
+                is_within, best = track.cost[0] == 0, self.known.best
+                often = 2 if is_within else 4
+                if track is not self.made[0] and self.others and track.restarts % often == 0:
+                    track.begin(self.others[track.restarts // often % len(self.others)])
+                elif is_within and best is not None and track.cost[1] > (self.known.best_ns or 0):
+                    track.begin(best)
+                else:
+                    track.return_to_best()
 
     def _tracks(self) -> Iterator[PlacementTrack]:
         """Tracks at the best plan and at the best of the other starts."""
@@ -267,43 +267,20 @@ class _Session:
             count = max(self.options.tracks, self._threads)
             self.made = [make_track(self.problem, self.net, self.limits.seed + i) for i in range(count)]
         best = [] if self.known.best is None else [self.known.best]
-        fitting, others = self._ranked([*best, *self.pool])
+        # Starts that fit and starts that do not, by excess and time, each once; slow ones that fit are left out.
+        starts = [*best, *self.pool]
+        probe = self.made[0]
+        found: dict[tuple[int, int], Schedule] = {}
+        for schedule in starts:
+            if probe.begin(schedule) and not (
+                self.known.best_ns is not None and probe.cost[0] == 0 and probe.cost[1] > WORTH * self.known.best_ns
+            ):
+                found.setdefault(probe.cost, schedule)
+        ranked = sorted(found)
+        fitting, others = [found[c] for c in ranked if c[0] == 0], [found[c] for c in ranked if c[0] > 0]
         self.others = others
         # All but the first begin at what does not fit: other ways down than from what does.
         for number, track in enumerate(self.made):
             own = fitting or others if number == 0 else others or fitting
             if own and track.begin(own[max(0, number - 1) % len(own)]):
                 yield track
-
-    def _ranked(self, starts: list[Schedule]) -> tuple[list[Schedule], list[Schedule]]:
-        """Starts that fit and starts that do not, by excess and time, each once; slow ones that fit are left out."""
-        probe = self.made[0]
-        found: dict[tuple[int, int], Schedule] = {}
-        for schedule in starts:
-            if probe.begin(schedule) and not self._is_far(probe.cost):
-                found.setdefault(probe.cost, schedule)
-        ranked = sorted(found)
-        return [found[c] for c in ranked if c[0] == 0], [found[c] for c in ranked if c[0] > 0]
-
-    def _is_far(self, cost: tuple[int, int]) -> bool:
-        return self.known.best_ns is not None and cost[0] == 0 and cost[1] > WORTH * self.known.best_ns
-
-    def _take(self, track: PlacementTrack) -> None:
-        excess, time_ns = track.cost
-        if excess == 0 and (self.known.best_ns is None or time_ns < self.known.best_ns):
-            self.known.offer(track.schedule)
-
-    def _restart(self, track: PlacementTrack) -> None:
-        """Go on from the best of all or the track's own, now and then anew from a start that does not fit.
-
-        The first track is always near the best; one that has not come within the budgets is given more time.
-        """
-        track.idle, track.restarts = 0, track.restarts + 1
-        is_within, best = track.cost[0] == 0, self.known.best
-        often = 2 if is_within else 4
-        if track is not self.made[0] and self.others and track.restarts % often == 0:
-            track.begin(self.others[track.restarts // often % len(self.others)])
-        elif is_within and best is not None and track.cost[1] > (self.known.best_ns or 0):
-            track.begin(best)
-        else:
-            track.return_to_best()

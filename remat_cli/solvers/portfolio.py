@@ -14,7 +14,7 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers._portfolio_exact import Finisher
 from remat_cli.solvers.base import Limits, Order, ProvedFloor, Reason, Solution, Space, Status
-from remat_cli.solvers.bounds.improving import Bound, improving_bounds
+from remat_cli.solvers.bounds.improving import improving_bounds
 from remat_cli.solvers.floor.proof import impossible
 
 SEARCH_SHARE = 0.6  # of the time left, for local search; CP-SAT or bounds come after it
@@ -52,7 +52,7 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exact_ops: int = 300
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return None
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return modules
 
     def begins_interpreted(self, problem: Problem) -> bool:
-        """Where local search does."""
+        """Whether the search begins with interpreted kernels: where local search does."""
         from remat_cli.solvers import solver_class
 
         return len(problem.devices) == 1 and bool(solver_class("local-search")().begins_interpreted(problem))
@@ -72,17 +72,13 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The baseline if it fits; else search and bound; several devices are the matter of `placement`."""
         if len(problem.devices) > 1:
-            return _place(problem, limits, start)
+            from remat_cli.solvers import make_solver
+
+            return make_solver("placement").solve(problem, limits, start)
         plan = baseline(problem)
         if plan.peak <= problem.memories[0].budget_bytes:
             return Solution(Status.OPTIMAL, "free", plan.schedule, problem.baseline_time_ns)
         return _Session(self, problem, limits, start).run()
-
-
-def _place(problem: Problem, limits: Limits, start: Schedule | None) -> Solution:
-    from remat_cli.solvers import make_solver
-
-    return make_solver("placement").solve(problem, limits, start)
 
 
 @dataclass
@@ -116,9 +112,18 @@ class _Session:
 
     def run(self) -> Solution:
         if self.limits.interpreted:
-            self._look()
+            # The first plan, and bounds that may prove that there is no better one.
+            self._improve(self.limits.order, 1.0)
+            if self.best is not None:
+                self._raise_bounds()
         elif self.limits.work is not None:
-            self._search_by_work()
+            # Local search, in free order also from the baseline order alone, then CP-SAT; the same on every machine.
+            order = self.limits.order
+            self._improve(order, 0.5 if order == "free" else 0.7)
+            if order == "free" and not self._should_end():
+                self._improve("keep", 0.2)
+            if self.options.exact_ops > 0 and not self._should_end():
+                self._finish(EXACT_WORK_SHARE)
         elif self.limits.workers > 1:
             with ThreadPoolExecutor(1) as pool:
                 bounds = pool.submit(self._raise_bounds)
@@ -129,25 +134,16 @@ class _Session:
                 bounds.result()
         else:
             self.bounds_done.set()
-            self._search_one_round(SEARCH_SHARE)
+            # As `_search`, but only until every member had a turn in which nothing improved.
+            end = time.monotonic() + self.limits.seconds_left * SEARCH_SHARE
+            turn, before, idle = 0, None, 0
+            while not self._should_end() and time.monotonic() < end and idle <= len(self._orders):
+                self._take_turn(turn, end - time.monotonic())
+                idle = idle + 1 if self.best_ns == before and before is not None else 0
+                turn, before = turn + 1, self.best_ns
             self._raise_bounds()
             self._search(1.0)
         return self._solution()
-
-    def _look(self) -> None:
-        """The first plan, and bounds that may prove that there is no better one."""
-        self._improve(self.limits.order, 1.0)
-        if self.best is not None:
-            self._raise_bounds()
-
-    def _search_by_work(self) -> None:
-        """Local search, in free order also from the baseline order alone, then CP-SAT; the same on every machine."""
-        order = self.limits.order
-        self._improve(order, 0.5 if order == "free" else 0.7)
-        if order == "free" and not self._should_end():
-            self._improve("keep", 0.2)
-        if self.options.exact_ops > 0 and not self._should_end():
-            self._finish(EXACT_WORK_SHARE)
 
     def _search(self, share: float) -> None:
         """Members in turns until this share of the time left is used or nothing improves."""
@@ -156,15 +152,6 @@ class _Session:
         while not self._should_end() and time.monotonic() < end:
             self._take_turn(turn, end - time.monotonic())
             turn += 1
-
-    def _search_one_round(self, share: float) -> None:
-        """As `_search`, but only until every member had a turn in which nothing improved."""
-        end = time.monotonic() + self.limits.seconds_left * share
-        turn, before, idle = 0, None, 0
-        while not self._should_end() and time.monotonic() < end and idle <= len(self._orders):
-            self._take_turn(turn, end - time.monotonic())
-            idle = idle + 1 if self.best_ns == before and before is not None else 0
-            turn, before = turn + 1, self.best_ns
 
     @property
     def _is_large(self) -> bool:
@@ -256,32 +243,26 @@ class _Session:
         self.improved_at = time.monotonic()
         limits = replace(self.limits, should_stop=self._should_end)
         try:
-            self._prove_impossible(limits)
+            # Look for a floor above the budget, as long as there is no plan and it takes but a moment.
+            if self.best is None and not self._should_end():
+                moment = replace(limits, seconds=min(PROOF_SECONDS, limits.seconds_left), started=time.monotonic())
+                self.floor = impossible(self.problem, moment)
+                self.is_impossible = self.floor is not None
             for bound in improving_bounds(self.problem, limits, lambda: self.best_ns):
-                self._take_bound(bound)
+                with self.lock:
+                    self.facts["bound"] = {"method": bound.method, "seconds": bound.seconds}
+                    if bound.start is not None:
+                        self.next_start, self.has_news = bound.start, True
+                    if bound.time_ns is None:
+                        self.is_impossible = True
+                    elif bound.time_ns > self.bound_ns:
+                        self.bound_ns = bound.time_ns
+                        self.improved_at = time.monotonic()
+                        self.limits.report(None, bound.time_ns)
                 if self.is_impossible:
                     return
         finally:
             self.bounds_done.set()
-
-    def _prove_impossible(self, limits: Limits) -> None:
-        """Look for a floor above the budget, as long as there is no plan and it takes but a moment."""
-        if self.best is None and not self._should_end():
-            moment = replace(limits, seconds=min(PROOF_SECONDS, limits.seconds_left), started=time.monotonic())
-            self.floor = impossible(self.problem, moment)
-            self.is_impossible = self.floor is not None
-
-    def _take_bound(self, bound: Bound) -> None:
-        with self.lock:
-            self.facts["bound"] = {"method": bound.method, "seconds": bound.seconds}
-            if bound.start is not None:
-                self.next_start, self.has_news = bound.start, True
-            if bound.time_ns is None:
-                self.is_impossible = True
-            elif bound.time_ns > self.bound_ns:
-                self.bound_ns = bound.time_ns
-                self.improved_at = time.monotonic()
-                self.limits.report(None, bound.time_ns)
 
     def _should_stop(self) -> bool:
         """Whether a member's turn should end."""
@@ -290,7 +271,7 @@ class _Session:
         return self.has_news and time.monotonic() - self.turn_began > MIN_TURN_SECONDS
 
     def _should_end(self) -> bool:
-        """Whether all should end."""
+        """Whether all members of the portfolio should end."""
         is_over = self.finished.is_set() or self.limits.should_stop()
         return is_over or self._is_closed() or self._is_stale(self.options.proof)
 

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from click.testing import CliRunner
 
 from bench import callers
-from bench.callers import DROPPED, FILES, PROMISED, WAYS, is_kept, main, model_rows, table
+from bench.callers import BENCH, DROPPED, FILES, PROMISED, WAYS, is_kept, main, model_rows, table
 from bench.callers_measure import CallingWay
 from bench.compiling import ROOT
-from bench.real.measure import read_rows
 from remat_cli.runtime.observe.resident import CLEAR_REFS
 
 MIB = 2**20
@@ -91,19 +91,19 @@ def test_further_generations():
 
 
 def test_the_table_is_written_and_rows_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(callers, "ROWS", tmp_path / "callers.jsonl")
-    monkeypatch.setattr(callers, "TABLE", tmp_path / "callers.md")
+    bench = dataclasses.replace(callers.BENCH, folder=tmp_path)
+    monkeypatch.setattr(callers, "BENCH", bench)
     rows = [each for way in NAMES for each in both(way, model="unet")]
-    callers.ROWS.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    bench.rows_path.write_text("".join(json.dumps(each) + "\n" for each in rows))
     done = CliRunner().invoke(main, ["--only", "unet"])
     assert (done.exit_code, done.output) == (0, "")
     assert CliRunner().invoke(main, ["--write"]).exit_code == 0
-    assert callers.TABLE.read_text(encoding="utf-8") == "\n".join(table(rows)) + "\n"
+    assert bench.page_path.read_text(encoding="utf-8") == "\n".join(table(rows)) + "\n"
 
 
-@pytest.mark.skipif(not callers.TABLE.exists(), reason="the bench has not been run")
+@pytest.mark.skipif(not BENCH.page_path.exists(), reason="the bench has not been run")
 def test_the_page_is_what_the_rows_say():
-    assert callers.TABLE.read_text(encoding="utf-8") == "\n".join(table(read_rows(callers.ROWS))) + "\n"
+    assert BENCH.page_path.read_text(encoding="utf-8") == BENCH.table(BENCH.rows())
 
 
 @needs_marks

@@ -1,20 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from bench import compiling, devices, devices_measure
-from bench.devices import ENOUGH, FLOOR, NETWORKS, QUARTER, SETS, Case, main, merged, next_budget, read_rows
+from bench import devices, devices_measure
+from bench.devices import BENCH, ENOUGH, FLOOR, NETWORKS, QUARTER, SETS, Case, main, next_budget
 from bench.devices_measure import REPEATS, ROUNDS, RUNS, in_turns
 from bench.devices_report import against_single, against_whole, floor_share_percent, gain_percent, markdown, verdict
 from bench.devices_report import is_mixed as mixes
-from remat_cli.core.values.verification import Verification
+from remat_cli.core.values.verification import SessionsSeen
 from sample_models.papers import paper_names
 
-RESULTS = Path(devices.RESULTS)
 TINY = {"batch": 1, "resolution": 16, "width": 0.0625, "classes": 4}
 
 
@@ -55,13 +54,13 @@ def test_every_network_is_one_of_the_papers():
 
 
 def test_the_committed_tables_are_what_the_committed_rows_say():
-    rows = read_rows()
+    rows = BENCH.rows()
     assert rows
-    assert (RESULTS / "devices.md").read_text() == markdown(rows, ROUNDS * RUNS)
+    assert BENCH.page_path.read_text() == markdown(rows, ROUNDS * RUNS)
 
 
 def test_committed_rows_claim_no_gain_that_was_not_measured_twice():
-    for one in read_rows():
+    for one in BENCH.rows():
         if one.get("measured") and against_single(one) == "faster":
             assert len(one["measured"]["plan_ns"]) == REPEATS
             assert max(one["measured"]["plan_ns"]) < min(one["measured"]["single_ns"])
@@ -136,8 +135,8 @@ def test_nothing_smaller_is_tried_where_everything_is_needed(tmp_path):
 def test_fresh_rows_replace_those_of_the_same_key_in_a_fixed_order():
     old = [row(budget=QUARTER), row(network="vgg16")]
     fresh = row(budget=QUARTER, limit="2s")
-    assert [one["network"] for one in merged(old, fresh)] == ["vgg16", "unet"]
-    assert merged(old, fresh)[1]["limit"] == "2s"
+    assert [one["network"] for one in BENCH.merged(old, [fresh])] == ["vgg16", "unet"]
+    assert BENCH.merged(old, [fresh])[1]["limit"] == "2s"
 
 
 def test_all_rivals_take_turns_and_each_measurement_is_the_least_of_its_rounds():
@@ -163,8 +162,7 @@ def test_all_rivals_take_turns_and_each_measurement_is_the_least_of_its_rounds()
 def test_a_part_of_the_bench_plans_measures_and_keeps_its_rows(tmp_path, monkeypatch):
     monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(devices, "NETWORKS", {"unet": {**TINY, "resolution": (16, 16), "classes": 2}})
-    for module in (devices, compiling):
-        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(devices, "BENCH", dataclasses.replace(BENCH, folder=tmp_path))
     for name in ("REPEATS", "ROUNDS", "RUNS"):
         monkeypatch.setattr(devices_measure, name, 1)
     monkeypatch.setattr(devices, "LADDER", (QUARTER,))
@@ -185,7 +183,7 @@ def test_a_part_of_the_bench_plans_measures_and_keeps_its_rows(tmp_path, monkeyp
 
 
 def _seen():
-    return Verification(
+    return SessionsSeen(
         reference="",
         outputs_identical=True,
         must_be_identical=True,
@@ -195,13 +193,17 @@ def _seen():
         measured_peak_bytes={"cpu": 1},
         predicted_time_ns=1,
         measured_time_ns=1,
+        measured_single_time_ns={},
+        predicted_fixed_bytes={},
+        measured_fixed_bytes={},
+        runs=1,
         within_budget=True,
     )
 
 
 def test_a_set_with_an_absent_device_is_skipped_with_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(devices, "SETS", {"gpu": ("cpu:2threads", "cuda:0")})
-    monkeypatch.setattr(devices, "RESULTS", tmp_path)
+    monkeypatch.setattr(devices, "BENCH", dataclasses.replace(BENCH, folder=tmp_path))
     done = CliRunner().invoke(main, ["--only", "gpu"], catch_exceptions=False)
     assert done.exit_code == 0
     assert done.stderr.startswith("gpu: skipped, device 'cuda'")

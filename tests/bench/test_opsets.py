@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from bench.compiling import RESULTS, read_rows
-from bench.opsets import NAME, RUN, asked_by, is_there, page, table
+from bench.opsets import BENCH, RUN, asked_by, is_there, page, table
 
 ROW = {
     "model": "net",
@@ -48,9 +47,9 @@ def model(path, op_type, domain="", opset=17, **spare):
 
 
 def test_the_committed_table_is_what_the_committed_rows_say_and_every_sample_loads():
-    rows = read_rows(NAME)
+    rows = BENCH.rows()
     assert len(rows) == 8
-    assert (RESULTS / f"{NAME}.md").read_text() == page(rows)
+    assert BENCH.page_path.read_text() == page(rows)
     for row in rows:
         assert row["exit_code"] == 0
         assert (row["opset"] == row["source_opset"]) == (not row["filled"])

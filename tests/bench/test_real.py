@@ -10,14 +10,16 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
-from bench.compiling import RESULTS
+from bench.bench import read_rows
 from bench.real import measure
-from bench.real.measure import MODELS, ORIGINAL, Bench, compiled_row, main, original_row, read_rows
+from bench.real.measure import MODELS, Place, compiled_row, main, original_row
 from bench.real.report import (
     BEGIN,
     END,
     LIVE_FIGURES,
+    ORIGINAL,
     README,
+    ROWS,
     best_rows,
     best_svg,
     live_bytes,
@@ -28,7 +30,6 @@ from bench.real.report import (
 from bench.real.report import main as report
 
 MIB = 2**20
-ROWS = RESULTS / "real.jsonl"
 QUICK = ("demucs", "efficientnet-b4", "yolov8s")
 FOLDER = Path(os.environ.get("REAL_MODELS", MODELS))
 
@@ -136,24 +137,25 @@ def bench(tmp_path):
         "{\n a = Exp(x)\n b = Sin(a)\n c = Cos(b)\n d = Tanh(c)\n y = Add(a, d)\n}"
     )
     onnx.save(proto, tmp_path / "net.onnx")
-    return Bench(tmp_path, tmp_path / "rows.jsonl", 1, 300)
+    return Place(tmp_path, 1, 300)
 
 
-def test_rows_are_measured_once(bench, monkeypatch):
+def test_rows_are_measured_once(bench, tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
     known = {"threads": 1, "machine": "here", "reason": "", "exit_code": 0, "seconds": 1.0}
     monkeypatch.setattr(measure, "original_row", lambda _, path: {"model": path.stem, "budget": ORIGINAL, **known})
     monkeypatch.setattr(measure, "compiled_row", lambda _, path, at: {"model": path.stem, "budget": at, **known})
     bench.cache("net").mkdir(parents=True)
-    words = ["--models", str(bench.models), "--results", str(bench.rows)]
+    words = ["--models", str(bench.models), "--results", str(rows)]
     for budgets in ("50%", "50%,min", "50%,min"):
         assert CliRunner().invoke(main, [*words, "--budgets", budgets], catch_exceptions=False).exit_code == 0
         assert not bench.cache("net").exists()  # begun anew with the first compile, and nothing filled it here
-    assert [each["budget"] for each in read_rows(bench.rows)] == [ORIGINAL, "50%", "min"]
+    assert [each["budget"] for each in read_rows(rows)] == [ORIGINAL, "50%", "min"]
     assert "no other in" in CliRunner().invoke(main, [*words, "--only", "other"]).output
 
 
 def test_a_compile_that_takes_too_long_is_stopped(bench):
-    found = compiled_row(Bench(bench.models, bench.rows, 1, 0.01), bench.models / "net.onnx", "50%")
+    found = compiled_row(Place(bench.models, 1, 0.01), bench.models / "net.onnx", "50%")
     assert (found["exit_code"], found["reason"], found["cache"]) == (None, "stopped after 0 s", "empty")
     assert "resident" not in found
 
@@ -183,7 +185,7 @@ def test_quick_models_of_record_keep_their_promises_at_half(model, tmp_path):
     if not (FOLDER / f"{model}.onnx").exists():
         pytest.skip("models of the bench of record are not there: make bench-real-models")
     (tmp_path / f"{model}.onnx").symlink_to((FOLDER / f"{model}.onnx").resolve())
-    one = Bench(tmp_path, tmp_path / "rows.jsonl", 0, 1800)
+    one = Place(tmp_path, 0, 1800)
     found = compiled_row(one, tmp_path / f"{model}.onnx", "50%")
     assert found["exit_code"] == 0, found["reason"]
     assert found["outputs_identical"]

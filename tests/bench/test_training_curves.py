@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from fractions import Fraction
 
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 from bench import training_curves
 from bench.curves_plot import compiled_of, curve_svg, floor_of, frontier, solvers_of
 from bench.curves_report import share_percent, verdict
-from bench.training_curves import CURVES, MISSES, PARTS, applicable, budgets, main, merged, prepared
+from bench.training_curves import BENCH, CURVES, MISSES, PARTS, applicable, budgets, main, prepared
 from remat_cli.core.values.profile import OpCost
 from remat_cli.runtime.measure.profilers import Measured
 from sample_models.papers import paper_names
@@ -124,7 +125,7 @@ def test_measured_plans_are_those_of_the_same_network():
 def test_fresh_rows_replace_those_of_the_same_part_and_network():
     old = [{"part": "batch", "network": "vgg16", "age": 1}, {"part": "curve", "network": "vgg16", "age": 1}]
     fresh = [{"part": "curve", "network": "vgg16", "age": 0}]
-    assert merged(old, fresh) == [fresh[0], old[0]]
+    assert BENCH.merged(old, fresh) == [fresh[0], old[0]]
 
 
 def test_the_verdict_compares_with_what_was_published_or_says_why_not():
@@ -144,8 +145,7 @@ def test_a_run_of_part_of_the_bench_updates_its_rows_and_tables(tmp_path, monkey
         return {**facts, "limit_seconds": limits.curve_seconds, "points": [point("auto", 60, 60, 2.0, 1.0)]}
 
     monkeypatch.setattr(training_curves, "PARTS", {"curve": (CURVES, quick)})
-    for module in (training_curves, __import__("bench.compiling", fromlist=["x"])):
-        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(training_curves, "BENCH", dataclasses.replace(BENCH, folder=tmp_path))
     done = CliRunner().invoke(main, ["--parts", "curve", "--networks", "vgg16", "--write"], catch_exceptions=False)
     assert done.exit_code == 0
     (row,) = [json.loads(line) for line in (tmp_path / "training_curves.jsonl").read_text().splitlines()]

@@ -42,7 +42,9 @@ def check_kept(report):
         assert seen["measured_peak_bytes"][memory] == predicted
 
 
-@pytest.mark.parametrize(("name", "budget"), [("unet", "70%"), ("transformer", "100%")])
+@pytest.mark.parametrize(
+    ("name", "budget"), [("unet", "70%"), pytest.param("transformer", "100%", marks=pytest.mark.slow)]
+)
 def test_two_thread_counts_share_a_memory_and_its_budget(capsys, tmp_path, name, budget):
     code, report, _ = compiled(capsys, tmp_path, name, *TWO_CPUS, "--budget", budget)
     assert code == 0

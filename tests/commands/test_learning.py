@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.progress import silent
 from remat_cli.commands.compile import compile_model
-from remat_cli.compiling.learn import settle
+from remat_cli.compiling.one_model import settle
 from remat_cli.onnx_io.read import op_facts
 from remat_cli.settings.settings import load_settings
 from tests.report.samples import verification
@@ -40,7 +40,7 @@ def looks(monkeypatch):
         )
         return found, ()
 
-    monkeypatch.setattr(settle, "verify_plan_closely", look)
+    monkeypatch.setattr(settle, "verify_model", look)
     return seen, over
 
 

@@ -8,15 +8,7 @@ from typing import Any
 import remat_cli
 from remat_cli.runtime.sessions.feeds import feeds_of
 
-SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 RATE = 2e9
-
-
-def training_step(folder: Path) -> Path:
-    """The training step of the chain of the sample models."""
-    step = folder / "chain.train.onnx"
-    remat_cli.train(SAMPLES / "chain.onnx", loss="mse", output=step)
-    return step
 
 
 def fed(plan_path: Path) -> dict[str, Any]:

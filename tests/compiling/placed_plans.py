@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import silent
-from remat_cli.compiling.cut import cut_of, workspaces
+from remat_cli.compiling.placed.cut import cut_of, workspaces
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, prepare
 from remat_cli.core.files.plan_file import (

@@ -119,12 +119,12 @@ def test_a_step_that_is_told_is_one_that_can_be_given(given, said):
 
 
 @pytest.mark.parametrize("step", [2, 3, 16])
-@pytest.mark.parametrize("count", range(2, 30))
-def test_small_sizes_are_on_the_step(step, count):
-    each = SizeRange("height", 32, 32 + step * (count - 1), step)
-    seen = [sizes["height"] for sizes in small_sizes(SizeFamily((each,)))]
-    assert len(set(seen)) >= min(count, 3)
-    assert set(seen) <= set(each.sizes)
+def test_small_sizes_are_on_the_step(step):
+    for count in range(2, 30):
+        each = SizeRange("height", 32, 32 + step * (count - 1), step)
+        seen = [sizes["height"] for sizes in small_sizes(SizeFamily((each,)))]
+        assert len(set(seen)) >= min(count, 3), count
+        assert set(seen) <= set(each.sizes), count
 
 
 def test_sizes_to_check_are_on_the_step(compiled):

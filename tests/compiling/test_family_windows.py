@@ -94,7 +94,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=["plain", pytest.param("halving", marks=pytest.mark.slow)])
 def compiled(request, tmp_path_factory) -> tuple[Path, Path]:
     save, height, width, _ = MODELS[request.param]
     path = save(tmp_path_factory.mktemp(request.param) / "model.onnx")

@@ -7,12 +7,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.compiling.hosted import LEAST_BYTES, may_page
 from remat_cli.core.paging.paged_plan import image_bytes
 from remat_cli.core.paging.weight_paging import MIB, HostedWeight, LoadCosts
 from remat_cli.core.schedule.graph import Graph, Weight
 from remat_cli.onnx_io.read.one_op import write_product
 from remat_cli.ort_rules.records import RULES_1_32
+from remat_cli.paging.hosted import LEAST_BYTES, may_page
 from remat_cli.runtime.measure.open_speed import OpenJob, measure_opening
 from remat_cli.runtime.sessions.session import SessionSettings
 

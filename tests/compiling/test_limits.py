@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from remat_cli.base.progress import silent
 from remat_cli.base.units import format_bytes
 from remat_cli.commands.asked import request_of
+from remat_cli.compiling.placed.limits import cap_of, limits_of, within_limits
 from remat_cli.compiling.platform import Platform
-from remat_cli.compiling.search.limits import cap_of, cut_to_limits, limits_of, within_limits
+from remat_cli.compiling.ways import way_asked
 from remat_cli.core.schedule.graph import TensorType, size_bytes
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import PROVIDERS
@@ -66,4 +68,6 @@ def test_ops_with_larger_tensors_run_on_other_devices(prepared):
 
 def test_one_cpu_is_left_to_its_own_splitter(prepared, tmp_path):
     request = asked(tmp_path, ["cpu"], max_tensor="1KiB")
-    assert cut_to_limits(prepared, request, tmp_path, None).splitting is None
+    subject = way_asked(request.conditions).subject(prepared, request, tmp_path, silent())
+    assert subject.prepared is prepared
+    assert subject.splitting is None

@@ -10,15 +10,16 @@ import pytest
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.progress import Advance, Event, listening, silent
-from remat_cli.compiling import copy_costs
 from remat_cli.compiling import profile as under_test
 from remat_cli.compiling.learn import believe
+from remat_cli.compiling.placed import copy_costs, profile_apart
 from remat_cli.compiling.prepare import prepare
 from remat_cli.compiling.profile import profile_model
 from remat_cli.core.values.profile import DeviceSpec, LinkCost, LinkSpec, OpCost
 from remat_cli.runtime.measure.findings import OpFinding
 from remat_cli.runtime.measure.profilers import Measured, WholeTime
 from remat_cli.runtime.sessions.providers import is_present, parse_device
+from remat_cli.sessions import profile as sessions_profile
 from remat_cli.settings.settings import load_settings
 
 CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
@@ -46,10 +47,10 @@ def apart(monkeypatch):
     def on_cpu(spec, settings):
         return honest(msgspec.structs.replace(spec, provider="cpu", threads=1), settings)
 
-    for place in (under_test, copy_costs):
+    for place in (under_test, profile_apart, copy_costs):
         monkeypatch.setattr(place, "device_settings", on_cpu)
-    monkeypatch.setattr(under_test, "require_device", lambda device: None)
-    monkeypatch.setattr(under_test, "must_estimate", lambda spec, may_estimate: False)
+    monkeypatch.setattr(sessions_profile, "require_device", lambda device: None)
+    monkeypatch.setattr(sessions_profile, "must_estimate", lambda spec, may_estimate: False)
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypat
             reason = "no kernel" if number == 1 else ""
             keep(OpFinding(job.name, None if reason else 5, reason=reason))
 
-    monkeypatch.setattr(under_test, "measure_ops", two_and_then_stop)
+    monkeypatch.setattr(profile_apart, "measure_ops", two_and_then_stop)
     with pytest.raises(KeyboardInterrupt):
         profile(model, config, (APART,), silent())
     (found,), _ = profile(model, config, (APART,), silent())

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from remat_cli.base.progress import Progress, silent
 from remat_cli.compiling.plan import within_overhead
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import Answered, OneModel, PlannedModel, Refused
 from remat_cli.compiling.search import splitter as splitter_stage
 from remat_cli.compiling.search.family import FamilyPlanner
 from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, Splitter
@@ -40,8 +40,8 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
         solver="auto", seed=0, status=status, space="free", floor=ProvedFloor(9, (0,)), seconds=1.0, plan=plan
     )
     prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()))
-    found = PlannedModel(prepared, None, BudgetAnswer(question, run), prepared)
-    return found if plan is None else replace(found, written=SimpleNamespace(plan=plan))
+    found = Answered(prepared=prepared, platform=None, answer=BudgetAnswer(question, run), whole=prepared)
+    return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
 
 def splitter(status: Status, found: SplitObstacle | None, progress: Progress) -> Splitter:
@@ -114,7 +114,7 @@ def test_a_plan_that_costs_more_than_allowed_is_none_and_its_cost_is_told(limit,
         assert found is dear
         return
     run = found.answer.run
-    assert (found.has_plan, run.plan, run.status) == (False, None, Status.NOT_FOUND)
+    assert (type(found), run.plan, run.status) == (Refused, None, Status.NOT_FOUND)
     assert run.facts[CHEAPEST_PERCENT] == pytest.approx(percent)
     assert run.facts[MOST_PERCENT] == pytest.approx(100 * float(limit or Fraction(1, 5)))
 
@@ -153,7 +153,7 @@ def test_the_least_budget_for_a_range_costs_no_more_than_allowed(percent, held):
 
 def test_an_interrupted_plan_is_kept_without_its_proof():
     found = planned(Status.OPTIMAL, time_ns=7).cut_short()
-    assert (found.has_plan, found.answer.run.status, found.answer.run.interrupted) == (True, Status.FEASIBLE, True)
+    assert (type(found), found.answer.run.status, found.answer.run.interrupted) == (OneModel, Status.FEASIBLE, True)
 
 
 def test_time_counts_from_the_beginning_of_the_whole_search():

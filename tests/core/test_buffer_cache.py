@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.compiling.cut import own_bytes, workspace_bytes, workspaces
+from remat_cli.compiling.placed.cut import own_bytes, workspace_bytes, workspaces
 from remat_cli.core.schedule.graph import Graph, Op, Tensor, Weight
 from remat_cli.core.values.buffer_cache import BufferCache, Hold, steady_bytes
 from remat_cli.core.values.profile import DeviceSpec

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.files.plan_check import _check_graph, check_graph_of
+from remat_cli.core.files.plan_check import check_graph, check_graph_of
 from remat_cli.core.files.plan_file import FamilyPromise, PlanFile, write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.paging.paged_plan import paged_plan
@@ -21,6 +21,7 @@ from remat_cli.core.paging.paging import PagedSchedule
 from remat_cli.core.values.profile import DeviceSpec, Placement
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, Term
 from remat_cli.core.values.spill import SpillMemory
+from remat_cli.core.values.verification import read_verification
 from remat_cli.report.inspection import inspect_plan
 from tests.report import samples
 
@@ -206,7 +207,8 @@ def test_a_plan_that_pages_is_of_one_device_and_takes_what_its_rules_say(tmp_pat
 
 def test_a_budget_may_be_used_up(tmp_path):
     most = VALUES["whole"]["promise"]["peak_bytes"]
-    write_plan(tmp_path / "net.plan.json", msgspec.convert(changed("request.budget_bytes", most), PlanFile))
+    plan = msgspec.convert(changed("request.budget_bytes", most), PlanFile, dec_hook=read_verification)
+    write_plan(tmp_path / "net.plan.json", plan)
     assert read_plan(tmp_path / "net.plan.json").request.budget_bytes == most
     assert "which is more than its budget" in refusal(tmp_path, changed("request.budget_bytes", most - 1))
 
@@ -216,7 +218,7 @@ def test_a_result_may_be_a_view_of_what_its_op_reads_and_of_nothing_else(tmp_pat
     views = tuple(
         msgspec.structs.replace(tensor, view_of=1 if tensor.name == "g" else tensor.view_of) for tensor in graph.tensors
     )
-    _check_graph(msgspec.structs.replace(graph, tensors=views))
+    check_graph(msgspec.structs.replace(graph, tensors=views))
     reason = "tensor 'g' is a view of what its op does not read"
     assert reason in refusal(tmp_path, changed("graph.tensors.2.view_of", 0))
 

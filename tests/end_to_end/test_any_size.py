@@ -17,6 +17,7 @@ MOST_WITHOUT = 0.05  # of encoders, which no plan was found for
 pytestmark = pytest.mark.usefixtures("cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FEW)
 def test_promises_hold_at_all_sizes_of_a_few_random_encoders(tmp_path, seed):
     found = any_size_outcome(seed, BUDGET, tmp_path)

@@ -97,6 +97,6 @@ def test_what_verification_meets_names_the_users_file(tmp_path, monkeypatch):
     def refuse(request: VerifyRequest, advance: object) -> None:
         raise running(request.rewritten).failed("it does not feel like it")
 
-    monkeypatch.setattr("remat_cli.compiling.verify.verify_closely", refuse)
+    monkeypatch.setattr("remat_cli.compiling.one_model.verify.verify_closely", refuse)
     with pytest.raises(RuntimeFailure, match=r"the rewritten form of .*mine\.onnx: it does not feel like it"):
         remat_cli.compile(path, budget="100%", output=tmp_path / "out.onnx")

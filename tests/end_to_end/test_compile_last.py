@@ -20,11 +20,9 @@ CHAIN = Path(__file__).parents[2] / "sample_models" / "chain.onnx"
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory, cache) -> Path:
+def compiled(samples) -> Path:
     """A sample in tiles, in the steady form."""
-    folder = tmp_path_factory.mktemp("compiled")
-    assert compile_model(CHAIN, folder, "--budget", "60%") == 0
-    return folder / "out.onnx"
+    return samples.compiled("chain", "60%").output
 
 
 def compile_model(path, folder, *options) -> int:

@@ -12,7 +12,8 @@ import remat_cli as remat
 from tests.torch_like.families import KINDS
 
 SIZES = 8
-LONG = {"rotary and local attention": pytest.mark.slow}
+LONG = dict.fromkeys(["rotary and local attention", "bias by distance"], pytest.mark.slow)
+"""A bias that all layers read is made again tile by tile in tests/compiling/test_family.py."""
 
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
-from remat_cli.compiling import verify as verifying
-from remat_cli.compiling.learn.settle import WITHOUT_COPIES
+from remat_cli.compiling.one_model import verify as verifying
+from remat_cli.compiling.one_model.settle import WITHOUT_COPIES
 from remat_cli.compiling.process.resident import ResidentRequest
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.onnx_io.write.packed import packed_weights

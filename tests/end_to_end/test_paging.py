@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.paging.spill_file import SpillFile
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import ProgramJob, time_runs_here
-from tests.compiling.paged_steps import fed, paged, training_step
+from tests.compiling.paged_steps import fed, paged
 
 REPEATED = """
 import sys, numpy as np, remat_cli
@@ -43,8 +44,11 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(remat_cli.__file__).parents[
 
 
 @pytest.fixture(scope="module")
-def step(tmp_path_factory) -> Path:
-    return training_step(tmp_path_factory.mktemp("step"))
+def step(tmp_path_factory, samples) -> Path:
+    """A training step in a folder of its own, in which it pages."""
+    made, folder = samples.training_step("chain", "mse"), tmp_path_factory.mktemp("step")
+    shutil.copytree(made.parent, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    return folder / made.name
 
 
 @pytest.fixture(scope="module")

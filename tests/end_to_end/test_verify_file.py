@@ -31,12 +31,10 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
-def compiled(cache, tmp_path_factory):
+def compiled(samples):
     """A compiled sample and its plan."""
-    folder = tmp_path_factory.mktemp("compiled")
-    found = remat_cli.compile(SAMPLE, budget="60%", output=folder / "chain.remat.onnx", verify="fast")
-    assert found.exit_code == 0
-    return Path(found.output), Path(found.plan)
+    found = samples.compiled("chain", "60%")
+    return found.output, found.plan
 
 
 @pytest.fixture
@@ -74,12 +72,10 @@ def test_a_file_alone_keeps_its_promises(alone):
 
 
 @pytest.fixture(scope="module")
-def bounded(cache, tmp_path_factory):
+def bounded(samples):
     """A file that was compiled for a budget on the process."""
-    output = tmp_path_factory.mktemp("bounded") / "unet.onnx"
-    found = remat_cli.compile(SAMPLE.with_name("unet.onnx"), budget="60MiB", output=output, verify="fast")
-    assert found.exit_code == 0
-    return output, Path(found.plan)
+    found = samples.compiled("unet", "60MiB")
+    return found.output, found.plan
 
 
 def test_a_file_says_what_its_plan_promises_of_the_process(bounded):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from remat_cli.compiling.gated import Gating, save_gated
 from remat_cli.compiling.platform import Platform
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.verify.gated import gated_job, see_gated
+from remat_cli.sessions.gated import Gating, save_gated
 from tests import presence
 from tests.gpu.cases import random_case, steady_bytes
 from tests.presence import skip_without

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from remat_cli.compiling.cut import cut_of, in_one_session
+from remat_cli.compiling.placed.cut import cut_of, in_one_session
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.program import make_program
 from remat_cli.core.files.plan_file import graph_instances, write_plan

@@ -65,3 +65,18 @@ def test_a_kept_buffer_is_given_back_by_who_had_it_last():
         (10, True, False),
         (100, False, True),
     ]
+
+
+def test_every_workspace_has_a_number_of_its_own_under_which_it_is_given_back():
+    graph, plan = judged(((0,), 100, 5), ((1,), 200, 7), kept=(2,))
+    found = [each for each in run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces) if each.bytes in (5, 7)]
+    assert [(each.number, each.takes) for each in found] == [(-1, True), (-1, False), (-2, True), (-2, False)]
+
+
+def test_what_nobody_reads_is_given_back_by_the_op_that_made_it():
+    graph, plan = judged(((0,), 100, 0), ((0,), 200, 0), kept=(2,))
+    assert plain(run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces)) == [
+        (100, True, True),
+        (100, False, True),
+        (200, True, False),
+    ]

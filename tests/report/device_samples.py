@@ -14,10 +14,11 @@ from remat_cli.core.schedule.problem import make_device_problem
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import SolverRun, StatusName
 from remat_cli.core.values.profile import DeviceSpec, LinkCost, OpCost, Placement, Profile, Reference, Unsupported
-from remat_cli.core.values.verification import Verification
-from remat_cli.report.compile import CompileReport, on_devices
-from remat_cli.report.inspection import InspectReport, inspect_plan
-from remat_cli.report.placed import PlacedPlan, predicted_peak
+from remat_cli.core.values.verification import SessionsSeen
+from remat_cli.report.devices.placed import PlacedPlan, predicted_peak
+from remat_cli.report.devices.placed_inspection import inspect_placed
+from remat_cli.report.devices.sessions import SessionsReport, sessions_report
+from remat_cli.report.inspection import InspectReport
 from remat_cli.report.solution import solution_report
 from tests.report import samples
 
@@ -98,9 +99,9 @@ def one() -> PlacedPlan:
     return placed((FAST,), {"cpu": 30 * MIB}, tuple(Compute(op, 0) for op in range(4)))
 
 
-def verification(time_ns: int = 6_100_000) -> Verification:
+def verification(time_ns: int = 6_100_000) -> SessionsSeen:
     """Of a run with shared memory."""
-    return Verification(
+    return SessionsSeen(
         reference="cpu:2threads",
         outputs_identical=True,
         must_be_identical=True,
@@ -121,7 +122,7 @@ def verification(time_ns: int = 6_100_000) -> Verification:
     )
 
 
-def wrong_verification() -> Verification:
+def wrong_verification() -> SessionsSeen:
     """The GPU hides its memory, and the outputs are too far."""
     return msgspec.structs.replace(
         verification(),
@@ -134,19 +135,18 @@ def wrong_verification() -> Verification:
     )
 
 
-def told(found: PlacedPlan, run: SolverRun, budget: str, seen: Verification | None = None) -> CompileReport:
+def told(found: PlacedPlan, run: SolverRun, budget: str, seen: SessionsSeen | None = None) -> SessionsReport:
     """What is known of a plan before anything is written."""
     run = dataclasses.replace(run, plan=found.plan)
     solution = solution_report(run, found.problem, baseline(found.problem))
     solution = msgspec.structs.replace(solution, peak_bytes=predicted_peak(found, 0))
     ops = len(found.graph.ops)
-    report = CompileReport(model="net.onnx", budget=budget, solution=solution, ops=ops, verification=seen)
-    return on_devices(report, found)
+    return sessions_report(model="net.onnx", budget=budget, solution=solution, ops=ops, placed=found, seen=seen)
 
 
 def compile_report(
-    found: PlacedPlan, seen: Verification | None = None, status: StatusName = "feasible"
-) -> CompileReport:
+    found: PlacedPlan, seen: SessionsSeen | None = None, status: StatusName = "feasible"
+) -> SessionsReport:
     """What compiling gave."""
     run = dataclasses.replace(samples.run(status, None), solver="placement", options={}, facts={})
     budget = ",".join(f"{name}={size // MIB}MiB" for name, size in found.placement.budgets.items())
@@ -162,7 +162,7 @@ def compile_report(
     )
 
 
-def no_plan(status: StatusName) -> CompileReport:
+def no_plan(status: StatusName) -> SessionsReport:
     """Nothing fits, or nothing was found."""
     found = several()
     place = msgspec.structs.replace(found.placement, peak_bytes={}, single=(), segments=0)
@@ -196,4 +196,4 @@ def plan_file(found: PlacedPlan) -> PlanFile:
 
 def inspect_report(found: PlacedPlan) -> InspectReport:
     """The plan inspected."""
-    return inspect_plan(Path("net.plan.json"), plan_file(found))
+    return inspect_placed(Path("net.plan.json"), plan_file(found))

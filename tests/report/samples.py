@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,8 +25,9 @@ from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
 from remat_cli.core.values.file_check import FileVerification
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.core.values.training import StepFacts
-from remat_cli.core.values.verification import Verification
-from remat_cli.report.compile import CompileReport, VerifyReport
+from remat_cli.core.values.verification import OneModelSeen, SessionsSeen
+from remat_cli.report.compile import OneModelReport, OneModelVerifyReport
+from remat_cli.report.devices.sessions import SessionsVerifyReport
 from remat_cli.report.explain import alive_at, recomputes
 from remat_cli.report.file_report import FileReport
 from remat_cli.report.inspection import InspectReport, inspect_model, inspect_plan
@@ -103,8 +105,8 @@ def no_solution(status: StatusName) -> SolutionReport:
     return solution_report(run(status, None), problem(2 * MIB), baseline(problem()))
 
 
-def verification(*, outputs_identical: bool = True) -> Verification:
-    return Verification(
+def verification(*, outputs_identical: bool = True) -> OneModelSeen:
+    return OneModelSeen(
         outputs_identical=outputs_identical,
         order_honoured=True,
         predicted_peak_bytes=24 * MIB,
@@ -129,15 +131,15 @@ def verification(*, outputs_identical: bool = True) -> Verification:
     )
 
 
-def close_verification() -> Verification:
+def close_verification() -> OneModelSeen:
     """Of a split whose sums are added in another order."""
     return msgspec.structs.replace(
         verification(outputs_identical=False), outputs_close=True, outputs_max_relative_error=3.1e-6
     )
 
 
-def compile_report(seen: Verification | None = None) -> CompileReport:
-    return CompileReport(
+def compile_report(seen: OneModelSeen | None = None) -> OneModelReport:
+    return OneModelReport(
         model="net.onnx",
         device="cpu",
         budget="80%",
@@ -154,13 +156,13 @@ def compile_report(seen: Verification | None = None) -> CompileReport:
     )
 
 
-def failed_report() -> CompileReport:
+def failed_report() -> OneModelReport:
     report = compile_report(verification(outputs_identical=False))
     return msgspec.structs.replace(report, output=None, plan=None, failed_output="net.remat.failed.onnx")
 
 
-def impossible_report() -> CompileReport:
-    return CompileReport(
+def impossible_report() -> OneModelReport:
+    return OneModelReport(
         model="net.onnx",
         device="cpu",
         budget="2MiB",
@@ -180,14 +182,17 @@ def solve_report(status: StatusName = "feasible") -> SolveReport:
     return SolveReport(instance="rl.json", ops=4, budget="0.9", solution=found)
 
 
-def verify_report(seen: Verification | None = None) -> VerifyReport:
-    return VerifyReport(
-        plan="net.plan.json",
-        model="net.remat.onnx",
-        source="net.onnx",
-        budget_bytes=26 * MIB,
-        verification=seen or verification(),
-    )
+def verify_report(seen: OneModelSeen | None = None) -> OneModelVerifyReport:
+    return OneModelVerifyReport(**_verified(), verification=seen or verification())
+
+
+def sessions_verify_report(seen: SessionsSeen) -> SessionsVerifyReport:
+    return SessionsVerifyReport(**_verified(), verification=seen)
+
+
+def _verified() -> dict[str, Any]:
+    """What both of them are about."""
+    return {"plan": "net.plan.json", "model": "net.remat.onnx", "source": "net.onnx", "budget_bytes": 26 * MIB}
 
 
 def file_report(measured_bytes: int = 24 * MIB) -> FileReport:
@@ -350,7 +355,7 @@ def split_solution() -> SolutionReport:
     return msgspec.structs.replace(found, floor_with_splitting_bytes=21 * MIB + 1024)
 
 
-def split_report() -> CompileReport:
+def split_report() -> OneModelReport:
     return msgspec.structs.replace(
         compile_report(),
         budget="22MiB",
@@ -367,7 +372,7 @@ def split_report() -> CompileReport:
     )
 
 
-def obstacle_report() -> CompileReport:
+def obstacle_report() -> OneModelReport:
     return msgspec.structs.replace(
         impossible_report(), split_obstacle="output 'y' (1.00 MiB) is a model output and must exist whole"
     )
@@ -403,7 +408,7 @@ def step_facts() -> StepFacts:
     )
 
 
-def train_report(compiled: CompileReport | None = None) -> TrainReport:
+def train_report(compiled: OneModelReport | None = None) -> TrainReport:
     return TrainReport(
         model="net.onnx",
         step="net.train.onnx",

@@ -10,8 +10,8 @@ from remat_cli.core.schedule.plan import Compute, Copy
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.report import render_json, render_text
-from remat_cli.report.devices_text import gain
-from remat_cli.report.placed import (
+from remat_cli.report.devices.devices_text import gain
+from remat_cli.report.devices.placed import (
     PlacedPlan,
     device_reports,
     find_obstacle,

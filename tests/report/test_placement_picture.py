@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.core.schedule.plan import Compute, Copy
+from remat_cli.report.devices.placed import placement_matrix
 from remat_cli.report.explain import PlacedLife, PlacedStep, PlacementMatrix
 from remat_cli.report.pictures.placement_picture import placement_lines
 from remat_cli.report.pictures.svg_chart import AGAIN, COLORS, inspect_picture, inspect_svg
-from remat_cli.report.placed import placement_matrix
 from remat_cli.report.style import Style
 from tests.report import device_samples, samples
 

@@ -36,9 +36,7 @@ REPORTS = {
     "verify_too_far": lambda: samples.verify_report(
         msgspec.structs.replace(samples.close_verification(), outputs_close=False, outputs_max_relative_error=0.02)
     ),
-    "verify_devices": lambda: msgspec.structs.replace(
-        samples.verify_report(), verification=device_samples.wrong_verification()
-    ),
+    "verify_devices": lambda: samples.sessions_verify_report(device_samples.wrong_verification()),
     "devices_shared": lambda: device_samples.compile_report(device_samples.shared(), device_samples.verification()),
     "devices_not_faster": lambda: device_samples.compile_report(
         device_samples.shared(), device_samples.verification(6_500_000)

@@ -13,11 +13,10 @@ import msgspec
 import onnx
 import pytest
 
-import remat_cli
 from remat_cli.base.progress import silent
 from remat_cli.commands.asked import request_of, settings_of
 from remat_cli.compiling.plan import plan_model
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, PlannedModel
 from remat_cli.compiling.prepare import prepare
 from remat_cli.compiling.process.steady import inside, with_early_outputs
 from remat_cli.compiling.profile import profile_model
@@ -71,7 +70,7 @@ def check(
     planned: PlannedModel, folder: Path, ballasts: tuple[int, ...] | None, held: int, most_early_bytes: int = 0
 ) -> None:
     """The log of a written model in a form beside the simulation, with outputs of so many bytes made beforehand."""
-    assert planned.written is not None
+    assert isinstance(planned, OneModel)
     rewritten = planned.written.rewritten
     judge = partial(judge_again, planned.prepared, planned.profile, planned.plan, rewritten)
     judged, model = judge(), rewritten.model
@@ -94,6 +93,13 @@ def check(
     assert sizes in [[run.new_regions for run in runs] for runs in simulated]
 
 
+def spread(ballasts: tuple) -> list[object]:
+    """Each form with none or two blocks held meanwhile, in turn; all with none, one and two in the slow tests."""
+    quick = [(ballast, 2 * (number % 2)) for number, ballast in enumerate(ballasts)]
+    rest = [pair for pair in itertools.product(ballasts, (0, 1, 2)) if pair not in quick]
+    return [*quick, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in rest)]
+
+
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
     """Compiled models, each once."""
@@ -105,22 +111,18 @@ def planned(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("held", [0, pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("ballast", BALLASTS)
+@pytest.mark.parametrize(("ballast", "held"), spread(BALLASTS))
 def test_regions_of_a_compiled_sample(ballast, held, tmp_path, planned):
     check(planned(SAMPLES_BY_NAME["unet"], "70%"), tmp_path, ballast, held)
 
 
 @pytest.fixture(scope="module")
-def step(tmp_path_factory):
+def step(samples):
     """A small training step, with two dozen outputs of which all but the loss are parameters."""
-    path = tmp_path_factory.mktemp("step") / "chain.train.onnx"
-    remat_cli.train(SAMPLES_BY_NAME["chain"], loss="mse", output=path)
-    return path
+    return samples.training_step("chain", "mse")
 
 
-@pytest.mark.parametrize("held", [0, pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("ballast", BALLASTS[1:3])
+@pytest.mark.parametrize(("ballast", "held"), spread(BALLASTS[1:3]))
 @pytest.mark.parametrize("most_bytes", [2**12, 2**30])
 def test_regions_with_outputs_made_beforehand(most_bytes, ballast, held, step, tmp_path, planned):
     check(planned(step, "100%"), tmp_path, ballast, held, most_bytes)
@@ -141,6 +143,6 @@ def test_regions_of_random_models(tmp_path):
         path = save_model(seed, tmp_path)
         dims = {"dim": {"batch": 1}} if "batch" in open_dimensions(path) else {}
         made = planned_model(path, "70%", tmp_path, plain=True, split="off", **dims)
-        if made.written is not None:
+        if isinstance(made, OneModel):
             for held, ballast in ((0, None), (1, BALLASTS[seed % 4]), (2, BALLASTS[(seed + 1) % 4])):
                 check(made, tmp_path, ballast, held)

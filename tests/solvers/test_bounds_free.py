@@ -16,6 +16,7 @@ from remat_cli.solvers.bounds.free_frontier import choose_chain, free_frontier_m
 from remat_cli.solvers.bounds.pressure import Pressure, make_pressure
 from remat_cli.solvers.floor.proof import proved_floor
 from remat_cli.solvers.milp.program import Milp, solve_milp
+from tests.seeds import few
 from tests.solvers.brute_force import optimum
 from tests.solvers.random_graphs import at_fraction, fusion_net, one_device, random_problem, skip_net
 from tests.solvers.vectors import load_cases
@@ -132,7 +133,7 @@ def relatives(problem: Problem) -> tuple[list[int], list[int]]:
     return ancestors, descendants
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", few(range(5), 2))
 def test_events_know_their_relatives(seed):
     problem = random_problem(seed, 60)
     ancestors, descendants = relatives(problem)
@@ -146,7 +147,7 @@ def test_events_know_their_relatives(seed):
         ]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", few(range(5), 2))
 def test_forced_loads_add_up_what_is_forced(seed):
     problem = random_problem(seed, 60)
     pressure = make_pressure(problem)

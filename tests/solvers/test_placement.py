@@ -15,22 +15,12 @@ from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.timeline import time_of
 from remat_cli.solvers import solve
 from remat_cli.solvers.base import Limits, Status
+from remat_cli.solvers.placing import rows
 from remat_cli.solvers.placing.judge import evaluate
 from remat_cli.solvers.placing.starts import cut_labels, lift, make_home, relaxed_problem
-from remat_cli.solvers.placing.state import (
-    LENGTHS,
-    MEM,
-    NUM,
-    OVER,
-    TIME,
-    TRIAL,
-    capacity,
-    decode,
-    encode,
-    make_net,
-    make_work,
-)
+from remat_cli.solvers.placing.state import capacity, decode, encode, make_net, make_work
 from remat_cli.solvers.placing.tracks import make_track
+from tests.seeds import few
 from tests.solvers.brute_force import optimum
 from tests.solvers.brute_force_devices import optimum as devices_optimum
 from tests.solvers.vectors import load_cases
@@ -136,7 +126,7 @@ def offloading(budget: int = 12) -> Problem:
     return Problem(ops, tensors, memories, (Device("gpu", 0), Device("host", 1)), ((none, copies), (copies, none)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", few(range(40), 10))
 def test_kernels_count_as_the_judge_does(seed):
     rng = random.Random(seed)
     for _ in range(4):
@@ -145,7 +135,7 @@ def test_kernels_count_as_the_judge_does(seed):
         net = make_net(problem)
         work, codes = make_work(net, 0), encode(problem, schedule)
         assert decode(problem, codes) == schedule
-        work[TRIAL, : len(codes)], work[LENGTHS, 0] = codes, len(codes)
+        work[rows.TRIAL, : len(codes)], work[rows.LENGTHS, 0] = codes, len(codes)
         is_legal = evaluate(net, work, 0)
         try:
             plan = simulate(problem, schedule)
@@ -153,16 +143,16 @@ def test_kernels_count_as_the_judge_does(seed):
             assert not is_legal
             continue
         assert is_legal
-        assert work[NUM, TIME] == plan.time_ns
+        assert work[rows.NUM, rows.TIME] == plan.time_ns
         over = 0
         for m, memory in enumerate(problem.memories):
-            counted = work[MEM + 5 * m, : len(codes)] + memory.fixed_bytes
+            counted = work[rows.MEM + 5 * m, : len(codes)] + memory.fixed_bytes
             assert tuple(counted.tolist()) == plan.memory_bytes[m]
             over += sum(max(0, held - memory.budget_bytes) for held in plan.memory_bytes[m])
-        assert work[NUM, OVER] == over
+        assert work[rows.NUM, rows.OVER] == over
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", few(range(12), 4))
 def test_a_track_never_claims_what_the_judge_denies(seed):
     rng = random.Random(seed)
     problem = random_devices(rng)
@@ -205,7 +195,7 @@ def small_devices(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("order", ["free", "keep"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", few(range(12), 4))
 def test_search_alone_finds_the_optimum_of_tiny_problems(seed, order):
     problem = small_devices(seed)
     best = devices_optimum(problem, "free" if order == "free" else "first_in_order")
@@ -283,7 +273,7 @@ def shared_memory(seed: int, call_ns: int) -> Problem:
 
 
 @pytest.mark.parametrize("call_ns", [0, 5])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few(range(4), 2))
 def test_devices_of_one_memory(seed, call_ns):
     problem = shared_memory(seed, call_ns)
     problem = problem.with_budget(int(baseline(problem).peak * 0.9))
@@ -344,7 +334,7 @@ def test_home_brings_foreign_ops_and_back():
     assert simulate(problem, lifted).time_ns == 19
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", few(range(8), 3))
 def test_the_cut_is_the_cheapest_placement(seed):
     rng = random.Random(seed)
     ops, tensors = [], []

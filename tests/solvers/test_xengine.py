@@ -19,6 +19,7 @@ from remat_cli.solvers.milp.cp_sat import Watch
 from remat_cli.solvers.milp.program import run_engine
 from remat_cli.solvers.published._xengine.layout import ModelRules, make_layout
 from remat_cli.solvers.published._xengine.model import build_model
+from tests.seeds import few
 from tests.solvers.brute_force import optimum as one_device_optimum
 from tests.solvers.brute_force_devices import Rules, optimum
 from tests.solvers.random_devices import random_devices
@@ -74,14 +75,14 @@ def test_other_engines_meet_some_vectors(engine, name):
         )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", few(range(40), 10))
 def test_random_problems_agree_with_exhaustive_search(seed):
     problem = random_devices(seed)
     best = optimum(problem, "staged")
     check_exact(problem, run(problem), best[0] if best else None)
 
 
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", few(range(100, 120), 6))
 def test_kept_tensors_are_bounded_by_the_space_and_judged(seed):
     problem = random_devices(seed, kept=0.4)
     best, result = optimum(problem, "staged"), run(problem)
@@ -115,7 +116,7 @@ def test_what_is_kept_stays_where_the_judge_has_it():
     assert result.plan.time_ns == optimum(problem, "first_in_order")[0] == 5
 
 
-@pytest.mark.parametrize("seed", range(200, 212))
+@pytest.mark.parametrize("seed", few(range(200, 212), 4))
 @pytest.mark.parametrize(
     ("options", "rules"),
     [
@@ -214,7 +215,7 @@ def _published_problem(case: dict[str, Any]) -> Problem:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few(range(6), 2))
 def test_one_device_is_the_staged_space(seed):
     problem = random_problem(seed, 6)
     problem = problem.with_budget(simulate(problem, Schedule.of_ops(range(6))).peak - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -62,15 +62,11 @@ def check_slices(op: OneOp, axis: int, slabs: Iterable[Slab] | None = None, thre
     whole = run(op, threads)
     shape = next(output.shape for output in whole if output is not None)
     view = view_of(op, whole)
-    exact, refused = [], []
-    for slab in slabs_along(axis, shape[axis]) if slabs is None else slabs:
-        sliced = slice_op(view, slab)
-        if sliced is None:
-            refused.append(slab)
-            continue
-        compare(op, whole, slab, sliced, threads)
-        exact.append(slab)
-    return Outcome(tuple(exact), tuple(refused))
+    asked = slabs_along(axis, shape[axis]) if slabs is None else tuple(slabs)
+    found = [(slab, slice_op(view, slab)) for slab in asked]
+    exact = [(slab, sliced) for slab, sliced in found if sliced is not None]
+    compare(op, whole, exact, threads)
+    return Outcome(tuple(slab for slab, _ in exact), tuple(slab for slab, sliced in found if sliced is None))
 
 
 def check_close(op: OneOp, axis: int, slabs: Iterable[Slab] | None = None, threads: int = 1) -> tuple[Slab, ...]:
@@ -81,14 +77,10 @@ def check_close(op: OneOp, axis: int, slabs: Iterable[Slab] | None = None, threa
     whole = run(op, threads)
     extent = next(output.shape for output in whole if output is not None)[axis]
     view = replace(view_of(op, whole), may_reassociate=True)
-    refused = []
-    for slab in slabs_along(axis, extent) if slabs is None else slabs:
-        sliced = slice_op(view, slab)
-        if sliced is None:
-            refused.append(slab)
-        else:
-            compare(op, whole, slab, sliced, threads, assert_close)
-    return tuple(refused)
+    found = [(slab, slice_op(view, slab)) for slab in (slabs_along(axis, extent) if slabs is None else slabs)]
+    accepted = [(slab, sliced) for slab, sliced in found if sliced is not None]
+    compare(op, whole, accepted, threads, assert_close)
+    return tuple(slab for slab, sliced in found if sliced is None)
 
 
 def assert_equal(got: Array, wanted: Array, where: str) -> None:
@@ -108,15 +100,27 @@ def assert_close(got: Array, wanted: Array, where: str) -> None:
 def compare(
     op: OneOp,
     whole: list[Array | None],
-    slab: Slab,
-    sliced: Sliced,
+    slabs: Sequence[tuple[Slab, Sliced]],
     threads: int = 1,
     check: Callable[[Array, Array, str], None] = assert_equal,
 ) -> None:
-    """Runs one sliced op and compares each output with the slab of the whole one."""
-    assert sliced.makes.contains(slab), f"{sliced.makes} lacks part of {slab}"
-    assert len(sliced.needs) == len(op.inputs)
-    made = run(sliced_op(op, sliced), threads)
+    """Runs all sliced ops, in one session, and compares each output with the slab of the whole one."""
+    for slab, sliced in slabs:
+        assert sliced.makes.contains(slab), f"{sliced.makes} lacks part of {slab}"
+        assert len(sliced.needs) == len(op.inputs)
+    found = run_all([sliced_op(op, sliced) for _, sliced in slabs], threads)
+    for made, (slab, sliced) in zip(found, slabs, strict=True):
+        _compare_slab(op, whole, made, (slab, sliced), check)
+
+
+def _compare_slab(
+    op: OneOp,
+    whole: list[Array | None],
+    made: list[Array | None],
+    cut_as: tuple[Slab, Sliced],
+    check: Callable[[Array, Array, str], None],
+) -> None:
+    slab, sliced = cut_as
     for position, (part, all_of_it) in enumerate(zip(made, whole, strict=True)):
         if part is None or all_of_it is None:
             continue
@@ -156,32 +160,51 @@ def slabs_along(axis: int, extent: int) -> tuple[Slab, ...]:
 
 def run(op: OneOp, threads: int = 1) -> list[Array | None]:
     """Outputs by position, None where one is left out; the runtime changes nothing about the op."""
+    (found,) = run_all([op], threads)
+    return found
+
+
+def run_all(ops: Sequence[OneOp], threads: int = 1) -> list[list[Array | None]]:
+    """The same of ops of one domain and version, which run side by side in one session: to open one takes longest."""
+    if not ops:
+        return []
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    session = ort.InferenceSession(model_of(op).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = {f"x{i}": _aligned(v) for i, v in enumerate(op.inputs) if v is not None and i not in op.weights}
+    session = ort.InferenceSession(model_of(*ops).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = {
+        f"x{i}of{number}": _aligned(value)
+        for number, op in enumerate(ops)
+        for i, value in enumerate(op.inputs)
+        if value is not None and i not in op.weights
+    }
     values = iter(session.run(None, feeds))
-    return [next(values) if is_given else None for is_given in op.outputs]
+    return [[next(values) if is_given else None for is_given in op.outputs] for op in ops]
 
 
-def model_of(op: OneOp) -> onnx.ModelProto:
-    """A model of one node."""
-    given = [(i, np.asarray(value, order="C")) for i, value in enumerate(op.inputs) if value is not None]
-    names = ["" if value is None else f"x{i}" for i, value in enumerate(op.inputs)]
-    results = [f"y{i}" if is_given else "" for i, is_given in enumerate(op.outputs)]
-    node = helper.make_node(op.op_type, names, results, domain=op.domain, name="op", **op.attributes)
-    inputs = [
-        helper.make_tensor_value_info(f"x{i}", helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for i, value in given
-        if i not in op.weights
-    ]
-    constants = [numpy_helper.from_array(value, f"x{i}") for i, value in given if i in op.weights]
-    outputs = [onnx.ValueInfoProto(name=name) for name in results if name]
-    graph = helper.make_graph([node], "one op", inputs, outputs, constants)
-    imports = [helper.make_opsetid(op.domain, op.opset)]
-    imports += [helper.make_opsetid("", 21)] if op.domain else []
+def model_of(*ops: OneOp) -> onnx.ModelProto:
+    """A model of a node for each op, none of which reads what another one makes."""
+    nodes, inputs, constants, outputs = [], [], [], []
+    for number, op in enumerate(ops):
+        names = ["" if value is None else f"x{i}of{number}" for i, value in enumerate(op.inputs)]
+        results = [f"y{i}of{number}" if is_given else "" for i, is_given in enumerate(op.outputs)]
+        name = f"op{number}"
+        nodes.append(helper.make_node(op.op_type, names, results, domain=op.domain, name=name, **op.attributes))
+        outputs += [onnx.ValueInfoProto(name=name) for name in results if name]
+        for i, value in enumerate(op.inputs):
+            if value is None:
+                continue
+            array = np.asarray(value, order="C")
+            if i in op.weights:
+                constants.append(numpy_helper.from_array(array, names[i]))
+            else:
+                dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+                inputs.append(helper.make_tensor_value_info(names[i], dtype, array.shape))
+    graph = helper.make_graph(nodes, "ops", inputs, outputs, constants)
+    domain, opset = ops[0].domain, ops[0].opset
+    imports = [helper.make_opsetid(domain, opset)]
+    imports += [helper.make_opsetid("", 21)] if domain else []
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 

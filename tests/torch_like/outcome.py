@@ -12,7 +12,7 @@ import onnx
 
 import remat_cli as remat
 from remat_cli.base.errors import RematError
-from remat_cli.core.values.verification import Verification
+from remat_cli.core.values.verification import OneModelSeen
 from tests.helpers import run_profiled
 from tests.torch_like.feeds import random_inputs
 from tests.torch_like.model import torch_like_proto
@@ -105,7 +105,7 @@ def _judged(report: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     return FAILED, *_broken(report, seen)
 
 
-def _broken(report: Any, seen: Verification) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _broken(report: Any, seen: OneModelSeen) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Kinds and details of broken promises."""
     kinds, details = [], list(seen.failures)
     if not seen.are_outputs_kept:
@@ -114,8 +114,7 @@ def _broken(report: Any, seen: Verification) -> tuple[tuple[str, ...], tuple[str
         kinds.append("order")
         details += _order_differences(report.failed_output)
     if not seen.is_peak_exact:
-        [(predicted, measured)] = seen.peaks.values()
-        kinds.append(f"peak {(measured or 0) - predicted:+,}")
+        kinds.append(f"peak {seen.measured_peak_bytes - seen.predicted_peak_bytes:+,}")
     if not seen.within_budget:
         over = seen.measured_peak_default_session_bytes - report.solution.budget_bytes
         kinds.append(f"default session {over:+,}")

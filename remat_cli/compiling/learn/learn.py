@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest, ask
 from remat_cli.compiling.learn.corrections import Corrections, remember_corrections, step_signatures, with_corrections
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.solve import answer
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.loops import is_loop
@@ -17,9 +17,8 @@ from remat_cli.core.values.learning import NOTHING, Correction
 from remat_cli.ort_rules.lessons import Lesson
 
 
-def corrections_of(planned: PlannedModel, lessons: Sequence[Lesson]) -> dict[str, Correction]:
+def corrections_of(planned: OneModel, lessons: Sequence[Lesson]) -> dict[str, Correction]:
     """What is known of ops where runs add to it, by signature. Runs with default options say nothing of ops."""
-    assert planned.written is not None
     names = step_signatures(planned.prepared.signatures, planned.written.rewritten.step_ops, planned.plan)
     found: dict[str, Correction] = {}
     for lesson in lessons:
@@ -44,8 +43,8 @@ def noted(lessons: Sequence[Lesson], corrections: Corrections) -> tuple[Lesson, 
 
 
 def plan_corrected(
-    planned: PlannedModel, more: Corrections, request: CompileRequest, progress: Progress
-) -> PlannedModel:
+    planned: OneModel, more: Corrections, request: CompileRequest, progress: Progress
+) -> OneModel | Refused:
     """Plan and write the same model again, knowing more of its ops; what is new is kept for other models."""
     prepared = planned.prepared
     corrections = {**prepared.corrections, **more}
@@ -59,13 +58,13 @@ def plan_corrected(
     else:
         question = replace(question, problem=make_problem(graph, planned.profile, question.budget_bytes))
     found = answer(question, request.search, progress)
-    first = replace(planned, prepared=prepared, platform=platform, answer=found, written=None)
+    first = replace(planned, prepared=prepared, platform=platform, answer=found)
     return write_within_budget(first, request.search, progress)
 
 
 def plan_with_more_inside(
-    planned: PlannedModel, more_bytes: int, request: CompileRequest, progress: Progress
-) -> PlannedModel:
+    planned: OneModel, more_bytes: int, request: CompileRequest, progress: Progress
+) -> OneModel | Refused:
     """Plan and write the same model again, with so much more inside each loop over tiles.
 
     Default sessions may run the ops of a loop's body in another order than exact ones, in which costs were measured.
@@ -79,6 +78,4 @@ def plan_with_more_inside(
     question = replace(question, problem=make_problem(graph, profile, question.budget_bytes))
     found = answer(question, request.search, progress)
     platform = planned.platform.of_model(graph, profile)
-    return write_within_budget(
-        replace(planned, platform=platform, answer=found, written=None), request.search, progress
-    )
+    return write_within_budget(replace(planned, platform=platform, answer=found), request.search, progress)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.planned import PlannedModel, WrittenModel
+from remat_cli.compiling.planned import OneModel, WrittenModel
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.steady import kinds_of, known_dims, no_kinds
 from remat_cli.core.schedule.graph import Graph, Op, without_buffers
@@ -146,12 +146,11 @@ def _gathered_bytes(graph: Graph, factor: int) -> dict[int, int]:
     }
 
 
-def needed_bytes(planned: PlannedModel, request: CompileRequest) -> int:
+def needed_bytes(planned: OneModel, request: CompileRequest) -> int:
     """What a process needs for a planned model, its inputs included, in whatever process it is.
 
     A budget is kept in all of them, so that room is left for what few hold more.
     """
-    assert planned.written is not None
     memory = forecast_of(planned.written, planned.prepared, request.files).process_at_most
     return memory.counted_bytes(with_mapped=request.count_mapped) + planned.prepared.graph.input_bytes
 

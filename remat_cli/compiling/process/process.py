@@ -8,9 +8,11 @@ from pathlib import Path
 
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.learn.settle import Settled, Settling
-from remat_cli.compiling.plan import plan_model
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
+from remat_cli.compiling.one_model.plan import plan_one_model
+from remat_cli.compiling.one_model.settle import ModelSettling
+from remat_cli.compiling.plan import within_overhead
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import needed_bytes, uncounted_bytes
@@ -19,7 +21,6 @@ from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
-from remat_cli.core.values.verification import applies
 from remat_cli.report.solution import NEAREST_PROCESS
 
 PLANS = 6  # that are made to find the live budget which the process's comes to
@@ -47,39 +48,35 @@ class ProcessPlanning:
         """What of the live bytes is mapped from a file, and does not count against the budget."""
         return uncounted_bytes(self.prepared, self.platform.profiles[0], self.request)
 
-    def settled(self, *, verified: bool) -> Settled:
+    def settled(self, *, verified: bool) -> AnySettled:
         """The plan, and what verification showed; where a process then holds more than it may, one for less.
 
         Raises:
             ConfigError: the solver does not take the model.
             ModelError: an op runs on no device.
         """
-        room_bytes = 0
-        for _ in range(MEASURED_PLANS):
-            found = Settled(self.planned(room_bytes), None)
-            if not verified or found.planned.written is None:
-                break
-            found = Settling(self.request, self.work, self.progress).settle(found.planned)
-            seen = None if found.seen is None or not applies(found.seen.process) else found.seen.process
-            excess_bytes = 0 if seen is None else seen.needed_bytes - self.budget_bytes
-            if excess_bytes <= 0:
-                break
-            room_bytes += excess_bytes
-        return replace(
-            found,
-            planned=as_asked(found.planned, self.budget_bytes + self.uncounted_bytes),
-            uncounted_bytes=self.uncounted_bytes,
-        )
+        asked_bytes = self.budget_bytes + self.uncounted_bytes
+        planned, room_bytes, tried = self.planned(0), 0, 1
+        while isinstance(planned, OneModel) and verified:
+            found = ModelSettling(Settling(self.request, self.work, self.progress)).settle(planned)
+            excess_bytes = found.seen.process.needed_bytes - self.budget_bytes if found.seen.process else 0
+            if excess_bytes <= 0 or tried == MEASURED_PLANS:
+                return replace(
+                    found, planned=as_asked(found.planned, asked_bytes), uncounted_bytes=self.uncounted_bytes
+                )
+            tried, room_bytes = tried + 1, room_bytes + excess_bytes
+            planned = self.planned(room_bytes)
+        return Settled(as_asked(planned, asked_bytes), None, self.uncounted_bytes)
 
-    def planned(self, room_bytes: int) -> PlannedModel:
-        """The plan of least time whose process stays within the budget, with some room; no model where none was found.
+    def planned(self, room_bytes: int) -> OneModel | Refused:
+        """The plan of least time whose process stays within the budget, with some room; refused where none was found.
 
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
         needs_bytes: list[int] = []
 
-        def needed(found: PlannedModel) -> int:
+        def needed(found: OneModel) -> int:
             needs_bytes.append(needed_bytes(found, self.request))
             return needs_bytes[-1]
 
@@ -93,17 +90,19 @@ class ProcessPlanning:
         if best is not None:
             return best.searched_since(began)
         widest = self._within(self.budget_bytes + self.uncounted_bytes).searched_since(began)
-        if widest.written is None and widest.answer.run.status is Status.INFEASIBLE:
-            return widest
-        if widest.written is not None:
+        if isinstance(widest, OneModel):
             needed(widest)
-        return replace(widest, answer=_refused(widest.answer, needs_bytes), written=None)
+        elif widest.answer.run.status is Status.INFEASIBLE:
+            return widest
+        return widest.refused(_refused(widest.answer, needs_bytes))
 
-    def _within(self, live_bytes: int) -> PlannedModel:
+    def _within(self, live_bytes: int) -> OneModel | Refused:
         """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
         live = replace(self.request, asked=self.request.asked.leaving(live_bytes))
-        found = plan_model(self.prepared, self.platform, live, self.work, self.progress)
-        if found.written is None or found.written.promised_bytes <= live_bytes:
+        began = time.monotonic()
+        found = plan_one_model(self.prepared, self.platform, live, self.work, self.progress)
+        found = within_overhead(found.searched_since(began), live.search)
+        if isinstance(found, Refused) or found.written.promised_bytes <= live_bytes:
             return found
         return with_budget(found, found.written.promised_bytes)
 

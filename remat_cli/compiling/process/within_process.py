@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.core.values.budget import Budget
 
 FIRST_SHARE = 1 / 16  # of the budget, left free at first for tables and gaps of the arena
@@ -14,19 +14,19 @@ def fastest_within(
     budget: Budget,
     uncounted_bytes: int,
     tries: int,
-    plan_for: Callable[[int], PlannedModel | None],
-    needs: Callable[[PlannedModel], int],
-) -> PlannedModel | None:
+    plan_for: Callable[[int], OneModel | Refused | None],
+    needs: Callable[[OneModel], int],
+) -> OneModel | None:
     """Of some plans for different live bytes the fastest whose process needs no more than its budget, if any does.
 
     More may be live than a process may hold by `uncounted_bytes`, which are mapped from a file.
     """
-    best: PlannedModel | None = None
+    best: OneModel | None = None
     most_live_bytes = budget.bytes + uncounted_bytes
     live_bytes = most_live_bytes - int(FIRST_SHARE * budget.bytes)
     for number in range(tries):
         found = plan_for(live_bytes) if live_bytes > 0 else None
-        if found is None or found.written is None:
+        if not isinstance(found, OneModel):
             break
         left_bytes = budget.bytes - needs(found)
         if left_bytes >= 0 and (best is None or found.plan.time_ns < best.plan.time_ns):

@@ -19,7 +19,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.split_model import profile_split
@@ -74,46 +74,45 @@ class _Rung:
 class FamilyPlanner:
     """Plans one model for many sizes; `whole` is the plan without loops, `began` when the whole search began."""
 
-    whole: PlannedModel
+    whole: OneModel | Refused
     question: BudgetQuestion
     request: CompileRequest
     work: Path
     progress: Progress
     began: float = field(default_factory=time.monotonic)
 
-    def best(self) -> PlannedModel:
+    def best(self) -> OneModel | Refused:
         """The plan with the fewest tiles that fits; for `min` the one that holds least and takes no longer than it may.
 
         Of plans that all take longer than the user allows, the fastest, which is for the caller to refuse.
         """
         found = self._best()
-        return found if found.written is None or found.splitting is not None else self._with_dims(found)
+        return self._with_dims(found) if isinstance(found, OneModel) and found.splitting is None else found
 
-    def _with_dims(self, found: PlannedModel) -> PlannedModel:
+    def _with_dims(self, found: OneModel) -> OneModel:
         """A plan that knows its tensors' dimensions for all sizes, beside those that it knows."""
         path = found.prepared.reference_path
         return replace(found, dims=dims_of_all(found.prepared, path, self._family, found.dims or {}))
 
-    def _best(self) -> PlannedModel:
+    def _best(self) -> OneModel | Refused:
         whole, least = self.whole, self.question.least
-        if whole.written is not None and not least and self._is_allowed(whole):
+        if isinstance(whole, OneModel) and not least and self._is_allowed(whole):
             return whole
         self.progress.stage(stages.SPLITTING)
         lowest = min((rung.peak_bytes for rung in self._rungs), default=0)
         found = self._least() if least else self._within(max(lowest, self.question.budget_bytes))
-        if found is None or found.written is None:
+        if found is None:
             return self._not_found()
-        return found if whole.written is None else min(whole, found, key=self._rank)
+        return min(whole, found, key=self._rank) if isinstance(whole, OneModel) else found
 
-    def _rank(self, planned: PlannedModel) -> int:
+    def _rank(self, planned: OneModel) -> int:
         """Less is better: memory for `min`, time otherwise."""
-        assert planned.written is not None
         return planned.written.plan.peak if self.question.least else planned.plan.time_ns
 
-    def _is_allowed(self, planned: PlannedModel) -> bool:
+    def _is_allowed(self, planned: OneModel) -> bool:
         return self.request.search.allows(planned.plan.time_ns, self.question)
 
-    def _least(self) -> PlannedModel | None:
+    def _least(self) -> OneModel | None:
         """The loops that hold least of those whose plan takes no longer than it may, by bisection from the lowest on.
 
         Measured, loops that hold less hardly ever take less time.
@@ -125,7 +124,7 @@ class FamilyPlanner:
                 break
             place = (low + high) // 2 if probe else high
             found = self._plan(ladder[place])
-            if found is not None and found.written is not None and self._is_allowed(found):
+            if isinstance(found, OneModel) and self._is_allowed(found):
                 best, low = found, place + 1
             else:
                 high = place - 1
@@ -139,7 +138,7 @@ class FamilyPlanner:
                 found.append(rung)
         return found[::-1]
 
-    def _within(self, most_bytes: int) -> PlannedModel | None:
+    def _within(self, most_bytes: int) -> OneModel | None:
         """The plan with the fewest tiles that fits, of those that hold at most so many bytes by estimate."""
         for _ in range(MOST_TRIALS):
             if self.progress.should_stop():
@@ -150,11 +149,11 @@ class FamilyPlanner:
             rung = min(fitting, key=lambda each: (each.launches, each.peak_bytes))
             most_bytes = int(rung.peak_bytes * (1 - LEAST_STEP_SHARE))
             found = self._plan(rung)
-            if found is not None and found.written is not None:
+            if isinstance(found, OneModel):
                 return replace(self._with_dims(found), tighter=partial(self._within, most_bytes))
         return None
 
-    def _not_found(self) -> PlannedModel:
+    def _not_found(self) -> OneModel | Refused:
         """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
         whole = replace(self.whole, obstacle=None if self.progress.should_stop() else self._obstacle())
         if whole.answer.run.status is not Status.INFEASIBLE:
@@ -328,13 +327,13 @@ class FamilyPlanner:
     def _proofs(self) -> dict[object, bool]:
         return {}
 
-    def _plan(self, rung: _Rung) -> PlannedModel | None:
+    def _plan(self, rung: _Rung) -> OneModel | Refused | None:
         """Write the loops, see that bits are those of the whole, measure and plan; None where Ctrl-C ends that."""
         with stages.giving_way(self.progress):
             return self._planned(rung)
         return None
 
-    def _planned(self, rung: _Rung) -> PlannedModel | None:
+    def _planned(self, rung: _Rung) -> OneModel | Refused | None:
         whole, request = self.whole.prepared, self.request
         folder = Path(tempfile.mkdtemp(prefix="loops_", dir=self.work))
         model = looped(self.sized, rung.regions, rung.tilings)
@@ -346,11 +345,9 @@ class FamilyPlanner:
         asked = replace(self.question, problem=problem, names=tuple(op.name for op in prepared.graph.ops))
         solving = time.monotonic()
         first = replace(
-            self.whole,
+            self.whole.refused(answer(asked, request.search, self.progress)),
             prepared=prepared,
             platform=self.whole.platform.of_model(prepared.graph, profile),
-            answer=answer(asked, request.search, self.progress),
-            written=None,
             splitting=self._record(rung),
             dims=model.dims,
         )

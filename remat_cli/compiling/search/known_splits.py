@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remat_cli.compiling.facts import KnownSplit, known_facts_of, remember_facts
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.core.schedule.splits import SplitOptions
 from remat_cli.splitting.tiles.propose import SplitProposal
@@ -20,9 +20,8 @@ def known_splits(whole: Prepared, options: SplitOptions) -> tuple[KnownSplit, ..
     return tuple(sorted((known for known in found if known.options == _key(options)), key=_time))
 
 
-def remember_split(found: PlannedModel, options: SplitOptions, proposal: SplitProposal) -> None:
+def remember_split(found: OneModel, options: SplitOptions, proposal: SplitProposal) -> None:
     """Keep for other budgets that a search for a proposal like this led to this plan."""
-    assert found.written is not None
     whole, baseline = found.whole, found.answer.question.baseline
     fresh = KnownSplit(
         options=_key(options),

@@ -12,7 +12,7 @@ from remat_cli.compiling.blame import blamed_on
 from remat_cli.compiling.facts import ModelFacts, facts_scope, known_facts, known_facts_of, remember_facts
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
 from remat_cli.compiling.optimise import digest_of, optimise
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import Answered
 from remat_cli.compiling.prepare import Prepared, as_planned, default_settings, observe
 from remat_cli.compiling.profile import profile_beside
 from remat_cli.compiling.write import save_in_order
@@ -143,7 +143,7 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     return next((culprit for culprit in culprits if culprit is not None), None)
 
 
-def profile_split(split: Prepared, whole: PlannedModel, progress: Progress) -> Profile:
+def profile_split(split: Prepared, whole: Answered, progress: Progress) -> Profile:
     """The cost of every op of a split model, on the scale of the whole model's.
 
     Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the

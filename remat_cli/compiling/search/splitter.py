@@ -15,7 +15,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.facts import KnownSplit
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.search.known_splits import known_splits, remember_split
 from remat_cli.compiling.search.split_model import (
@@ -79,7 +79,7 @@ class Splitter:
     the search began that this is a part of.
     """
 
-    whole: PlannedModel
+    whole: OneModel | Refused
     question: BudgetQuestion
     request: CompileRequest
     work: Path
@@ -87,13 +87,13 @@ class Splitter:
     may_fill: bool = True
     began: float = field(default_factory=time.monotonic)
 
-    def best(self) -> PlannedModel:
+    def best(self) -> OneModel | Refused:
         """The better of the whole plan and the best one with splits."""
         self.progress.stage(stages.SPLITTING)
         found = self._or_known(self._least() if self.question.least else self._within(AIMS))
         if found is None:
             return self._without_splits()
-        if self.request.splits.mode == "auto" and self.whole.written is not None:
+        if self.request.splits.mode == "auto" and isinstance(self.whole, OneModel):
             return min(self.whole, found, key=self.rank)
         return found
 
@@ -133,12 +133,11 @@ class Splitter:
         """What the budget leaves to activations and workspace."""
         return self.question.problem.memories[0].free_bytes
 
-    def rank(self, planned: PlannedModel) -> int:
+    def rank(self, planned: OneModel) -> int:
         """Less is better: memory for `min`, time otherwise."""
-        assert planned.written is not None
         return planned.written.plan.peak if self.question.least else planned.plan.time_ns
 
-    def _without_splits(self) -> PlannedModel:
+    def _without_splits(self) -> OneModel | Refused:
         """The whole plan, and why no split is in it; INFEASIBLE only where nothing can get around the reason."""
         obstacle, whole = None if self.progress.should_stop() else self._obstacle(), self.whole
         text = None if obstacle is None else obstacle.text
@@ -154,17 +153,17 @@ class Splitter:
             return found
         return replace(found, text=f"{found.text}; {MADE_BY_RUNTIME}", is_final=False)
 
-    def _within(self, aims: Sequence[float]) -> PlannedModel | None:
+    def _within(self, aims: Sequence[float]) -> OneModel | None:
         """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
 
         What fits a smaller budget fits this one, and may be faster: estimates err. More are tried as long as the race
         may take by its share of the time limit. Tighter ones go on at lower aims.
         """
-        best: PlannedModel | None = None
+        best: OneModel | None = None
         end = time.monotonic() + self.request.splits.race_share * self.request.search.limits.seconds
         for aim, trial in islice(self._trials(aims), self._most_trials):
             found = None if trial is None else self.plan(trial)
-            if found is not None and found.written is not None:
+            if isinstance(found, OneModel):
                 lower = tuple(other for other in AIMS if other < aim)[1:]
                 found = replace(found, tighter=partial(self._within, lower))
                 best = found if best is None else min(best, found, key=self.rank)
@@ -172,17 +171,17 @@ class Splitter:
                 break
         return best
 
-    def _or_known(self, found: PlannedModel | None) -> PlannedModel | None:
+    def _or_known(self, found: OneModel | None) -> OneModel | None:
         """The plan, or a better one that another budget led to in an earlier compile of the model."""
         for known in islice(self._better_known(found), MOST_KNOWN):
             proposal = next((found for found in self._propose(known.target_bytes) if found.form == known.form), None)
             trial = self.measure(proposal, None) if proposal is not None and proposal.regions else None
             other = None if trial is None else self.plan(trial)
-            if other is not None and other.written is not None and (not self.question.least or self._is_allowed(other)):
+            if isinstance(other, OneModel) and (not self.question.least or self._is_allowed(other)):
                 return other if found is None else min(found, other, key=self.rank)
         return found
 
-    def _better_known(self, found: PlannedModel | None) -> Iterator[KnownSplit]:
+    def _better_known(self, found: OneModel | None) -> Iterator[KnownSplit]:
         """Known splits that this budget admits and that are better than a plan, the best first."""
         baseline, least, most_bytes = self.question.baseline, self.question.least, self.question.budget_bytes
         known = known_splits(self.whole.prepared, self.request.splits)
@@ -193,7 +192,7 @@ class Splitter:
             if fits and (found is None or rank < self.rank(found) * (1 - LEAST_GAIN)):
                 yield split
 
-    def is_dear(self, found: PlannedModel) -> bool:
+    def is_dear(self, found: OneModel) -> bool:
         """Whether a plan costs so much that another split may well be better."""
         return found.plan.time_ns > self.question.baseline.time_ns * (1 + DEAR_PERCENT / 100)
 
@@ -209,7 +208,7 @@ class Splitter:
     def _propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         return () if self.progress.should_stop() else self.search.propose(free_bytes)
 
-    def _least(self) -> PlannedModel | None:
+    def _least(self) -> OneModel | None:
         """The split of least memory whose plan takes no longer than the overhead allows.
 
         Estimates err alike along the ladder: what the last trial cost, against what was estimated, says where to look.
@@ -231,7 +230,7 @@ class Splitter:
             if trial is not None:
                 error = max(0, trial.least_ns - self.question.baseline.time_ns) / max(1, ladder[probe].added_ns)
         plans = (self.plan(trial) for trial in reversed(fits))
-        fit = (plan for plan in plans if plan is not None and plan.written is not None)
+        fit = (plan for plan in plans if isinstance(plan, OneModel))
         return next((plan for plan in fit if self._is_allowed(plan)), None)
 
     @property
@@ -244,7 +243,7 @@ class Splitter:
         """By how much a plan may take longer than the baseline."""
         return self.question.baseline.time_ns * float(self.request.search.max_overhead_share)
 
-    def _is_allowed(self, found: PlannedModel) -> bool:
+    def _is_allowed(self, found: OneModel) -> bool:
         return found.plan.time_ns <= self.question.baseline.time_ns + self._allowed_ns
 
     def _ladder(self) -> Iterator[SplitProposal]:
@@ -284,7 +283,7 @@ class Splitter:
         more = max(0, grown_bytes) if self.question.asks_for_all else 0
         return make_problem(trial.prepared.graph, trial.profile, self.question.budget_bytes + more)
 
-    def plan(self, trial: SplitTrial) -> PlannedModel | None:
+    def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
         """Plan and write a split like any model; None where one of its ops alone is beyond the budget."""
         problem = self.problem_of(trial)
         if working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes:
@@ -292,19 +291,18 @@ class Splitter:
         names = tuple(op.name for op in trial.prepared.graph.ops)
         asked = replace(self.question, problem=problem, names=names)
         search = self.request.search.share(1 - WHOLE_SHARE - SEARCH_SHARE)
-        solving = time.monotonic()
+        solving, record = time.monotonic(), self.record(trial.proposal)
         first = replace(
-            self.whole,
+            self.whole.refused(_lower(asked, answer(asked, search, self.progress))),
             prepared=trial.prepared,
             platform=self.whole.platform.of_model(trial.prepared.graph, trial.profile),
-            answer=_lower(asked, answer(asked, search, self.progress)),
-            written=None,
-            splitting=self.record(trial.proposal),
+            splitting=record,
         )
         found = write_within_budget(first, search, self.progress).solved_since(solving).searched_since(self.began)
-        if found.written is not None:
-            remember_split(found, self.request.splits, trial.proposal)
-        return found if found.answer.plan is None else _as_planned(found)
+        if isinstance(found, Refused):
+            return found
+        remember_split(found, self.request.splits, trial.proposal)
+        return replace(found, splitting=_as_planned(record, found))
 
     def build(self, proposal: SplitProposal, aim: float | None) -> tuple[SplitProposal, Prepared] | None:
         """The split model, with the bits of the whole one: ops that change bits are left whole."""
@@ -347,10 +345,9 @@ def inside_above(graph: Graph, most_bytes: int) -> tuple[LargeTensor, ...]:
     return tuple(each for each in large_tensors(graph, most_bytes) if each.kind == "inside")
 
 
-def _as_planned(found: PlannedModel) -> PlannedModel:
-    """The plan, whose record has peaks and times of the regions as they came out."""
-    splitting, plan = found.splitting, found.plan
-    assert splitting is not None
+def _as_planned(splitting: Splitting, found: OneModel) -> Splitting:
+    """The record of a split with peaks and times of its regions as they came out in the plan."""
+    plan = found.plan
     owner = regions_of_ops(splitting, found.prepared.graph)
     peaks, times = [0] * len(splitting.regions), [0] * len(splitting.regions)
     for op, held in zip(plan.schedule.op_ids(), plan.memory_bytes[0], strict=True):
@@ -362,7 +359,7 @@ def _as_planned(found: PlannedModel) -> PlannedModel:
         msgspec.structs.replace(known, peak_after_bytes=peak, time_after_ns=time_ns)
         for known, peak, time_ns in zip(splitting.facts, peaks, times, strict=True)
     )
-    return replace(found, splitting=msgspec.structs.replace(splitting, facts=facts))
+    return msgspec.structs.replace(splitting, facts=facts)
 
 
 def _lower(question: BudgetQuestion, found: BudgetAnswer) -> BudgetAnswer:

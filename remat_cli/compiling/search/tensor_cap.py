@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from remat_cli.base import progress as stages
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.splitter import Splitter, SplitTrial, inside_above
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.solver_run import Status
@@ -26,9 +26,9 @@ class CapSearch:
     most_bytes: int
     left: tuple[LargeTensor, ...]
     least_bytes: int | None = None
-    best: PlannedModel | None = None
+    best: OneModel | None = None
 
-    def run(self) -> PlannedModel:
+    def run(self) -> OneModel | Refused:
         """The plan, or the whole model without one and why."""
         self.splitter.progress.stage(stages.SPLITTING)
         proposals = self.splitter.search.capped(self.most_bytes, self.splitter.free_bytes)
@@ -48,16 +48,16 @@ class CapSearch:
 
     def _try(self, trial: SplitTrial) -> None:
         found = self.splitter.plan(trial)
-        if found is not None and found.written is not None:
+        if isinstance(found, OneModel):
             self.best = found if self.best is None else min(self.best, found, key=self.splitter.rank)
             return
         floor = working_set_floor(self.splitter.problem_of(trial)).bytes[0]
         self.least_bytes = floor if self.least_bytes is None else min(self.least_bytes, floor)
 
-    def _without_plan(self) -> PlannedModel:
+    def _without_plan(self) -> Refused:
         whole = self.splitter.whole
         run = replace(whole.answer.run, status=Status.NOT_FOUND, plan=None)
-        return replace(whole, answer=replace(whole.answer, run=run), written=None, obstacle=self._obstacle())
+        return replace(whole.refused(replace(whole.answer, run=run)), obstacle=self._obstacle())
 
     def _obstacle(self) -> str | None:
         if self.splitter.progress.should_stop():
@@ -77,7 +77,7 @@ class CapSearch:
         )
 
 
-def plan_capped(splitter: Splitter, most_bytes: int) -> PlannedModel:
+def plan_capped(splitter: Splitter, most_bytes: int) -> OneModel | Refused:
     """The fastest of a few splits in which no tensor inside is larger; without a plan where none of them is one."""
     return CapSearch(splitter, most_bytes, inside_above(splitter.whole.prepared.graph, most_bytes)).run()
 

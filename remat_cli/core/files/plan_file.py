@@ -16,7 +16,7 @@ from remat_cli.core.schedule.plan import Instance, Plan, Schedule
 from remat_cli.core.schedule.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.splits import SplitMode, Splitting
-from remat_cli.core.values.profile import Placement, Profile
+from remat_cli.core.values.profile import Kind, Placement, Profile
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sizes import Dim, SizeFamily
@@ -177,14 +177,30 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement | None = None
     paging: Paging | None = None
 
+    @property
+    def kind(self) -> Kind:
+        """The kind of plan, by the parts that the file has."""
+        if self.paging:
+            return "paged"
+        return "sessions" if self.placement else "one_model"
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """What the model costs on each device."""
+        return self.placement.profiles if self.placement else (self.profile,)
+
+    @property
+    def session_devices(self) -> tuple[str, ...]:
+        """The names by which sessions are opened on the devices."""
+        return self.placement.session_devices if self.placement else (self.device,)
+
     def problem(self) -> Problem:
         """The problem that was solved.
 
         Raises:
             ModelError: there is not one profile for each device; the file was changed.
         """
-        if self.placement is not None:
-            place = self.placement
+        if place := self.placement:
             if len(place.devices) != len(place.profiles):
                 raise ModelError("the plan has not one profile for each device: compile again")
             rest = (place.budgets, place.overlap, place.session_bytes)
@@ -205,6 +221,16 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
         if graph_instances(self.graph, problem, plan) != self.instances:
             raise ModelError("the plan's tensor lives do not follow from its schedule: compile again")
         return plan
+
+    def placed(self) -> Placement:
+        """The devices of a plan that says where ops run.
+
+        Raises:
+            ModelError: it is one model; the file was changed.
+        """
+        if not self.placement:
+            raise ModelError("the plan does not say where ops run")
+        return self.placement
 
     def paged(self, plan: Plan) -> PagedPlan:
         """How the plan is paged, judged again.

@@ -1,6 +1,8 @@
 """The published JSON Schema of plans, from the types: `python -m remat_cli.core.files.plan_schema`."""
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import msgspec
 
 from remat_cli.base.files import atomic_write
 from remat_cli.core.files.plan_file import VERSION, PlanFile
+from remat_cli.core.values.verification import KINDS_SEEN
 
+VERIFICATION = "#/$defs/Verification"
 SCHEMA_PATH = Path(__file__).resolve().parents[2] / "plan.schema.json"
 
 
@@ -20,7 +24,11 @@ def plan_schema() -> dict[str, Any]:
 
 def schema_of(kind: type, title: str, about: str, version: int) -> dict[str, Any]:
     """The schema of a file's type, as draft 2020-12; format and version are required of every file."""
-    schema: dict[str, Any] = _tidy(msgspec.json.schema(kind))
+    (_,), parts = msgspec.json.schema_components((kind,), schema_hook=lambda _: {"$ref": VERIFICATION})
+    if any(VERIFICATION in str(part) for part in parts.values()):
+        seen, more = msgspec.json.schema_components(KINDS_SEEN)
+        parts |= more | {"Verification": _either([more.pop(each["$ref"].rpartition("/")[2]) for each in seen])}
+    schema: dict[str, Any] = _tidy({"$ref": f"#/$defs/{kind.__name__}", "$defs": parts})
     plan = schema["$defs"][kind.__name__]
     plan["required"] = ["format", "version", *plan["required"]]
     plan["properties"]["version"] = {"const": version}
@@ -29,6 +37,24 @@ def schema_of(kind: type, title: str, about: str, version: int) -> dict[str, Any
         "title": title,
         "description": about,
         **schema,
+    }
+
+
+def _either(kinds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One object for several: the fields of all of them, required where each has it so; no default for what is not."""
+    properties: dict[str, list[Any]] = defaultdict(list)
+    for kind in kinds:
+        for name, value in kind["properties"].items():
+            if any(name not in other["properties"] for other in kinds):
+                value.pop("default", None)
+            if value not in properties[name]:
+                properties[name].append(value)
+    return {
+        "title": "Verification",
+        "description": " ".join(kind["description"] for kind in kinds),
+        "type": "object",
+        "properties": {name: each[0] if len(each) == 1 else {"anyOf": each} for name, each in properties.items()},
+        "required": [name for name in kinds[0]["properties"] if all(name in kind["required"] for kind in kinds)],
     }
 
 

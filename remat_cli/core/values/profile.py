@@ -162,7 +162,9 @@ class Reference(msgspec.Struct, frozen=True):
     time_ns: int | None
 
 
-Way = Literal["sessions", "one_session"]
+Kind = Literal["one_model", "sessions", "paged"]
+"""A kind of plan: one model, sessions with copies between them, or sessions that page to another memory."""
+SessionForm = Literal["sessions", "one_session"]
 """How a plan on several devices is run: a session wherever the device changes, or one that holds all ops."""
 
 
@@ -187,4 +189,9 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     single: tuple[Reference, ...] = ()
     energy_nj: dict[str, int] = {}
     session_bytes: dict[str, int] = {}
-    way: Way = "sessions"
+    way: SessionForm = "sessions"
+
+    @property
+    def session_devices(self) -> tuple[str, ...]:
+        """The names by which sessions are opened on the devices."""
+        return tuple(spec.session_device for spec in self.devices)

@@ -5,14 +5,16 @@ The same bytes for the same figures. After Figures 3 and 10 of XEngine (Schuler 
 
 import importlib.util
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.units import format_bytes
+from remat_cli.report.devices.placed_inspection import PlacedInspectReport
 from remat_cli.report.explain import MemoryReport, PlacementMatrix
 from remat_cli.report.inspection import InspectReport
 from remat_cli.report.style import shorten
@@ -200,16 +202,16 @@ def inspect_picture(report: InspectReport) -> bytes:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    return inspect_svg(report) if report.placement is None else placement_svg(report, report.placement)
+    return PICTURES[report.picture](report)
 
 
-def placement_svg(report: InspectReport, matrix: PlacementMatrix) -> bytes:
+def placement_svg(report: PlacedInspectReport) -> bytes:
     """Draw a plan that spans devices, steps to the right.
 
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    return figure_svg(lambda: draw_placement(report, matrix))
+    return figure_svg(lambda: draw_placement(report, report.placement))
 
 
 def draw_placement(report: InspectReport, matrix: PlacementMatrix) -> Any:
@@ -346,3 +348,9 @@ def _legend(matrix: PlacementMatrix) -> list[Any]:
         handles.append(Line2D([], [], marker="v", label="copied in", **mark))
         handles.append(Line2D([], [], marker="^", label="copied out", **mark))
     return handles
+
+
+PICTURES: Final[Mapping[str, Callable[[Any], bytes]]] = MappingProxyType(
+    {"memory": inspect_svg, "placement": placement_svg}
+)
+"""What is drawn of a report, by what it says is its picture."""

@@ -66,7 +66,7 @@ class Shortage:
 
     @property
     def space(self) -> Space:
-        """Where bounds of this order hold."""
+        """The search space in which bounds for this order of ops hold."""
         return "free" if self.order == "free" else "first_in_order"
 
 
@@ -106,7 +106,7 @@ def shortest_memory(problem: Problem) -> Pressure | None:
 
 
 def _all_bounds(problem: Problem, limits: Limits, best_ns: Callable[[], int | None]) -> Iterator[Bound]:
-    """In the order of cost."""
+    """All ways to a bound, the cheapest first."""
     several = len(problem.memories) > 1
     if several and len(problem.memories) == 2 and not problem.overlap:
         yield cut_bound(problem)
@@ -177,7 +177,9 @@ SOURCE, SINK = 0, 1
 
 def cut_units(rooms: Rooms) -> int | None:
     """The least time in units, whatever memory it takes; None: some value cannot get to where it must be read."""
-    network = CutNetwork(1 + sum(_figures(rooms)))
+    whole = sum(time for row in rooms.times for time in row if time is not None)
+    whole += sum(time for tensor in range(len(rooms.copies)) for _, _, time in rooms.links(tensor))
+    network = CutNetwork(1 + whole)
     first = network.nodes(2 * len(rooms.problem.ops))
     for op, times in enumerate(rooms.times):
         on, off = first + 2 * op, first + 2 * op + 1
@@ -197,11 +199,6 @@ def cut_units(rooms: Rooms) -> int | None:
     return network.least()
 
 
-def _figures(rooms: Rooms) -> list[int]:
-    times = [time for row in rooms.times for time in row if time is not None]
-    return times + [time for tensor in range(len(rooms.copies)) for _, _, time in rooms.links(tensor)]
-
-
 @dataclass
 class CutNetwork:
     """Node 0 is on the side of ones, node 1 on that of zeros; `never` is more than any finite cut costs."""
@@ -213,7 +210,7 @@ class CutNetwork:
     costs: list[int] = field(default_factory=list)
 
     def nodes(self, count: int) -> int:
-        """The first of so many new nodes."""
+        """Add so many nodes to the network; the number of the first."""
         self.count += count
         return self.count - count
 

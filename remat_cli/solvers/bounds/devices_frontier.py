@@ -70,7 +70,7 @@ def ordered_windows(rooms: Rooms, boundaries: Sequence[int]) -> StageRanges:
 
 
 def device_frontier_milp(rooms: Rooms, windows: StageRanges) -> Milp:
-    """Cost in time units."""
+    """A mixed-integer program whose least cost, in time units, no schedule on several devices is below."""
     builder = DeviceFrontier(rooms, windows)
     builder.build()
     return builder.milp
@@ -106,7 +106,7 @@ class DeviceFrontier:
         self.overlaps = self.rooms.problem.overlap
 
     def build(self) -> None:
-        """All rows and costs."""
+        """Add all rows and costs of the program."""
         for number in range(self.last + 1):
             stage = DeviceStage(number, self.stages[-1].after if self.stages else {})
             self.stages.append(stage)
@@ -118,12 +118,25 @@ class DeviceFrontier:
             self._count(op)
         for stage in self.stages:
             self._fit(stage)
-        self._end()
+        # Kept tensors are somewhere at the end, and fit there.
+        final = self.stages[-1].after
+        for tensor, spec in enumerate(self.tensors):
+            if spec.kept:
+                places = [(1, variable) for (kept, _), variable in final.items() if kept == tensor]
+                self.milp.at_least(places, 1)
+        for memory, room in self.limited:
+            self._within(
+                memory, [(room.outputs[x], variable) for (x, where), variable in final.items() if where == memory]
+            )
         if self.overlaps:
-            self._span()
+            # The time of a schedule in which computes, and the copies of each link, run one after the other.
+            most = max((sum(time for time, _ in terms) for terms in self.spent.values()), default=0)
+            span = self.milp.add(upper=most, cost=1)
+            for terms in self.spent.values():
+                self.milp.at_least([(1, span), *((-time, variable) for time, variable in terms)], 0)
 
     def _fill(self, stage: DeviceStage) -> None:
-        """R and P of a stage."""
+        """The variables of a stage: R, ops that run on a device, and P, tensors that are copied."""
         number = stage.number
         for op, times in enumerate(self.rooms.times):
             if self.windows.low[op] <= number and (number <= self.windows.high[op] or self._may_repeat(op)):
@@ -152,7 +165,7 @@ class DeviceFrontier:
         return variable
 
     def _origins(self, stage: DeviceStage, tensor: int, memory: int) -> list[int]:
-        """A[k,x,m]."""
+        """A[k,x,m]: what puts a tensor into a memory in or before a stage, other than a copy in it."""
         found = (stage.stays.get((tensor, memory)), stage.runs.get((self.rooms.producer(tensor), memory)))
         return [variable for variable in found if variable is not None]
 
@@ -160,7 +173,7 @@ class DeviceFrontier:
         return self._origins(stage, tensor, memory) + stage.arrivals.get((tensor, memory), [])
 
     def _supply(self, stage: DeviceStage) -> None:
-        """(i) and (iii)."""
+        """Rows (i) and (iii): what an op or a copy reads is there."""
         for (op, memory), run in stage.runs.items():
             for tensor in self.ops[op].inputs:
                 self.milp.implies(run, self._sources(stage, tensor, memory))
@@ -172,7 +185,7 @@ class DeviceFrontier:
             self.milp.implies(copied, [*origins, *(variable for variable in more if variable is not None)])
 
     def _survive(self, stage: DeviceStage) -> None:
-        """S after a stage, with (ii)."""
+        """S, what each memory holds after a stage, with rows (ii)."""
         is_last = stage.number == self.last
         for tensor, spec in enumerate(self.tensors):
             if self.windows.low[self.rooms.producer(tensor)] > stage.number:
@@ -186,7 +199,7 @@ class DeviceFrontier:
                     self.milp.implies(stage.after[tensor, memory], sources)
 
     def _hold_weights(self) -> None:
-        """(viii) and the sum for each limited memory."""
+        """Rows (viii): weights that a memory holds, and their sum in each limited memory."""
         for memory, room in self.limited:
             holds: dict[int, int] = {}
             for stage in self.stages:
@@ -201,7 +214,7 @@ class DeviceFrontier:
                 self.milp.at_most([*terms, (-1, self.held[memory])], 0)
 
     def _count(self, op: int) -> None:
-        """(vii)."""
+        """Rows (vii): how often an op runs."""
         low, high = self.windows.low[op], self.windows.high[op]
         keys = [(op, memory) for memory in range(len(self.rooms.rooms))]
         runs = [(stage.number, stage.runs[key]) for stage in self.stages for key in keys if key in stage.runs]
@@ -213,7 +226,7 @@ class DeviceFrontier:
             self.milp.at_most([(1, run) for number, run in runs if number == stage], 1)
 
     def _fit(self, stage: DeviceStage) -> None:
-        """(iv), (v) and (vi)."""
+        """Rows (iv), (v) and (vi): all that a memory holds in a stage fits into it."""
         for memory, room in self.limited:
             through = self._by_class(room, self._through(stage, memory))
             total = self.milp.add(upper=max(0, room.capacity), integral=False)
@@ -240,7 +253,7 @@ class DeviceFrontier:
         self.milp.at_most([*terms, *held], self.rooms.rooms[memory].capacity)
 
     def _through(self, stage: DeviceStage, memory: int) -> dict[int, int]:
-        """H of a stage with (v), for tensors that were there before it."""
+        """H, what stays all through a stage, with rows (v), for tensors that were there before it."""
         boundary = self.windows.boundaries[stage.number] if stage.number < self.last else None
         last_run = None if boundary is None else stage.runs.get((boundary, memory))
         last_inputs = () if boundary is None else self.ops[boundary].inputs
@@ -263,22 +276,3 @@ class DeviceFrontier:
             if room.weight[self.rooms.class_of[tensor]] > 0:
                 members.setdefault(self.rooms.class_of[tensor], []).append(variable)
         return {root: self.milp.any_of(variables) for root, variables in members.items()}
-
-    def _end(self) -> None:
-        """Kept tensors are somewhere at the end, and fit there."""
-        final = self.stages[-1].after
-        for tensor, spec in enumerate(self.tensors):
-            if spec.kept:
-                places = [(1, variable) for (kept, _), variable in final.items() if kept == tensor]
-                self.milp.at_least(places, 1)
-        for memory, room in self.limited:
-            self._within(
-                memory, [(room.outputs[x], variable) for (x, where), variable in final.items() if where == memory]
-            )
-
-    def _span(self) -> None:
-        """The time of a schedule in which computes, and the copies of each link, run one after the other."""
-        most = max((sum(time for time, _ in terms) for terms in self.spent.values()), default=0)
-        span = self.milp.add(upper=most, cost=1)
-        for terms in self.spent.values():
-            self.milp.at_least([(1, span), *((-time, variable) for time, variable in terms)], 0)

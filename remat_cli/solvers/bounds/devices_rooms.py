@@ -210,11 +210,18 @@ def merged_problem(problem: Problem) -> Problem:
        storages of their own. Each weight of an op is in some memory all through, besides all fixed parts.
     3. Time. Computes run one after the other, also beside copies, and take at least the least time of any device.
     """
+    # All budgets, as far as they can be used, with what is fixed in any of them, and each weight once.
+    several = len(problem.memories) > 1
+    used = {weight for op in problem.ops for weight in op.weights} if several else set()
+    fixed = sum(memory.fixed_bytes for memory in problem.memories) + sum(problem.weight_bytes[w] for w in used)
+    sizes = 2 * sum(tensor.size_bytes for tensor in problem.tensors)
+    usable = sizes + max((max(op.workspace_bytes) for op in problem.ops), default=0)
+    all_rooms = Memory("all", min(sum(memory.budget_bytes for memory in problem.memories), fixed + usable), fixed)
     return msgspec.structs.replace(
         problem,
         ops=tuple(fastest_op(problem, op) for op in problem.ops),
         tensors=shrunk_tensors(problem) if len(problem.memories) > 1 else problem.tensors,
-        memories=(_together(problem),),
+        memories=(all_rooms,),
         devices=(Device("all", 0),),
         copy_ns=(),
         copy_energy_nj=(),
@@ -229,13 +236,3 @@ def fastest_op(problem: Problem, op: OpSpec) -> OpSpec:
     if len(problem.memories) > 1:
         return loose_op(problem, op, time_ns, workspace)
     return msgspec.structs.replace(op, time_ns=(time_ns,), workspace_bytes=(workspace,), energy_nj=())
-
-
-def _together(problem: Problem) -> Memory:
-    """All budgets, as far as they can be used, with what is fixed in any of them, and each weight once."""
-    several = len(problem.memories) > 1
-    used = {weight for op in problem.ops for weight in op.weights} if several else set()
-    fixed = sum(memory.fixed_bytes for memory in problem.memories) + sum(problem.weight_bytes[w] for w in used)
-    sizes = 2 * sum(tensor.size_bytes for tensor in problem.tensors)
-    usable = sizes + max((max(op.workspace_bytes) for op in problem.ops), default=0)
-    return Memory("all", min(sum(memory.budget_bytes for memory in problem.memories), fixed + usable), fixed)

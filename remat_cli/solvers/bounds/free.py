@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from remat_cli.solvers._precedence import Events, bits_of, make_events
 from remat_cli.solvers.bounds.pressure import Pressure
@@ -202,14 +201,13 @@ def _loads_of(pressure: Pressure, ops: Sequence[int]) -> list[int]:
     for start in range(0, len(roots), _CHUNK):
         chunk = roots[start : start + _CHUNK]
         weights = np.array([pressure.weight[root] for root in chunk], dtype=np.int64)
-        sums = weights @ _bit_rows([by_root[root] for root in chunk], len(ops))
+        # A row of zeros and ones per bit set.
+        sets = [by_root[root] for root in chunk]
+        width = len(ops)
+        size = -(-width // 8)
+        packed = np.frombuffer(b"".join(bits.to_bytes(size, "little") for bits in sets), dtype=np.uint8)
+        rows = np.unpackbits(packed.reshape(len(sets), size), axis=1, bitorder="little")
+        bit_rows = rows[:, :width].astype(np.int64)
+        sums = weights @ bit_rows
         loads = [load + int(more) for load, more in zip(loads, sums, strict=True)]
     return loads
-
-
-def _bit_rows(sets: Sequence[int], width: int) -> npt.NDArray[np.int64]:
-    """A row of zeros and ones per bit set."""
-    size = -(-width // 8)
-    packed = np.frombuffer(b"".join(bits.to_bytes(size, "little") for bits in sets), dtype=np.uint8)
-    rows = np.unpackbits(packed.reshape(len(sets), size), axis=1, bitorder="little")
-    return rows[:, :width].astype(np.int64)

@@ -110,7 +110,7 @@ class FreeFrontier:
         self.low, self.high = chain_windows(self.pressure.problem, self.boundaries)
 
     def build(self) -> None:
-        """All rows and costs."""
+        """Add all rows and costs of the program."""
         stages = range(len(self.boundaries) + 1)
         self.stays.append({})
         for stage in stages:
@@ -120,10 +120,20 @@ class FreeFrontier:
         for stage in stages:
             self._fit(stage)
         for op in range(len(self.low)):
-            self._count(op)
+            # Row (vi) and the extra runs of an op.
+            low, high = self.low[op], self.high[op]
+            everywhere = [runs[op] for runs in self.runs[low:] if op in runs]
+            if low < high:
+                self.milp.at_least([(1, run) for run in everywhere[: high - low + 1]], 1)
+            ones = everywhere.count(ONE)
+            more = [run for run in everywhere if run != ONE]
+            if self.pressure.problem.ops[op].repeatable and more:
+                self.milp.at_least([(1, self.extra.of(op)), *((-1, run) for run in more)], ones - 1)
+            elif more:
+                self.milp.at_most([(1, run) for run in more], 1 - ones)
 
     def _runs(self, stage: int) -> dict[int, int]:
-        """R of a stage."""
+        """R, the ops that run in a stage."""
         runs = {}
         for op, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             if low == high == stage:
@@ -133,14 +143,14 @@ class FreeFrontier:
         return runs
 
     def _supply(self, stage: int) -> None:
-        """Rows (i)."""
+        """Rows (i): what an op reads is held or made in the stage."""
         runs, stays = self.runs[stage], self.stays[stage]
         for op, run in runs.items():
             for tensor in self.pressure.problem.ops[op].inputs:
                 self._implies(run, [runs.get(self.pressure.producer(tensor)), stays.get(tensor)])
 
     def _survivors(self, stage: int) -> dict[int, int]:
-        """S after a stage, with (ii)."""
+        """S, what is held after a stage, with rows (ii)."""
         kept = self.pressure.problem.tensors
         is_last = stage == len(self.boundaries)
         survivors = {}
@@ -161,7 +171,7 @@ class FreeFrontier:
         self.milp.at_least(terms if cause == ONE else [*terms, (-1, cause)], 1 if cause == ONE else 0)
 
     def _fit(self, stage: int) -> None:
-        """Rows (iii), (iv) and (v)."""
+        """Rows (iii), (iv) and (v): all that is held in a stage fits."""
         weight, capacity = self.pressure.weight, self.pressure.capacity
         through = self._by_class(self._through(stage))
         total = self.milp.add(upper=capacity, integral=False)
@@ -172,16 +182,13 @@ class FreeFrontier:
             terms = [(1, total), *own]
             self.milp.at_most(terms if run == ONE else [*terms, (need, run)], capacity - (need if run == ONE else 0))
         if stage < len(self.boundaries):
-            self._fit_boundary(stage)
-
-    def _fit_boundary(self, stage: int) -> None:
-        op = self.boundaries[stage]
-        held = self._by_class(self.stays[stage + 1])
-        terms = [(self.pressure.weight[root], held[root]) for root in held if root not in self.pressure.own[op]]
-        self.milp.at_most(terms, self.pressure.capacity - self.pressure.working[op])
+            op = self.boundaries[stage]
+            held = self._by_class(self.stays[stage + 1])
+            terms = [(self.pressure.weight[root], held[root]) for root in held if root not in self.pressure.own[op]]
+            self.milp.at_most(terms, self.pressure.capacity - self.pressure.working[op])
 
     def _through(self, stage: int) -> dict[int, int]:
-        """H of a stage with (iv), for tensors that weigh something and were there before it."""
+        """H, what stays all through a stage, with rows (iv), for tensors with weight that were there before it."""
         last = self.boundaries[stage] if stage < len(self.boundaries) else None
         read_last = () if last is None else self.pressure.problem.ops[last].inputs
         through: dict[int, int] = {}
@@ -198,19 +205,6 @@ class FreeFrontier:
         """Per class with weight a variable that is at least that of each of its tensors."""
         members = self.pressure.by_class((tensor, variable) for tensor, variable in held.items() if variable != ONE)
         return {root: self.milp.any_of(variables) for root, variables in members.items()}
-
-    def _count(self, op: int) -> None:
-        """Row (vi) and the extra runs of an op."""
-        low, high = self.low[op], self.high[op]
-        everywhere = [runs[op] for runs in self.runs[low:] if op in runs]
-        if low < high:
-            self.milp.at_least([(1, run) for run in everywhere[: high - low + 1]], 1)
-        ones = everywhere.count(ONE)
-        more = [run for run in everywhere if run != ONE]
-        if self.pressure.problem.ops[op].repeatable and more:
-            self.milp.at_least([(1, self.extra.of(op)), *((-1, run) for run in more)], ones - 1)
-        elif more:
-            self.milp.at_most([(1, run) for run in more], 1 - ones)
 
     def place(self, gap: EventGap) -> None:
         """A recompute after an event and before a reader lies in their stages, or one between."""

@@ -119,11 +119,7 @@ class _Builder:
         self.used = [x for x in range(len(self.pressure.class_of)) if len(self.pressure.uses(x)) > 1]
         self.members = Counter(self.pressure.class_of)
         self.events = self.pressure.worst_events(_CRITICAL_SHARE, self.pressure.events_within(_ROW_TERMS))
-        self.around = self._around()
-        self.held[-1] = {}
-
-    def _around(self) -> dict[int, list[int]]:
-        """Per event the tensors with weight made before and used after it, of classes that it does not touch."""
+        # Per event the tensors with weight made before and used after it, of classes that it does not touch.
         pressure = self.pressure
         around: dict[int, list[int]] = {event: [] for event in self.events}
         for tensor in self.used:
@@ -131,10 +127,11 @@ class _Builder:
             for event in self.events[bisect_right(self.events, uses[0]) : bisect_left(self.events, uses[-1])]:
                 if pressure.weight[root] > 0 and root not in pressure.own[event]:
                     around[event].append(tensor)
-        return around
+        self.around = around
+        self.held[-1] = {}
 
     def hold(self, end: int) -> None:
-        """S after a boundary, with (iii); after the last stage exactly the kept tensors are held."""
+        """S, what is held after a boundary, with rows (iii); after the last stage exactly the kept tensors."""
         pressure, count = self.pressure, len(self.ops)
         is_last = end == (count if pressure.kept else count - 1)
         if is_last:
@@ -166,11 +163,16 @@ class _Builder:
         for event in self.events[bisect_right(self.events, begin) : bisect_left(self.events, end)]:
             self._cross(stage, event)
         for op, run in stage.runs.items():
-            self._beside(stage, op, run)
+            # (v) with U.
+            pressure, through = self.pressure, stage.through
+            need = pressure.working[op] + stage.most - pressure.capacity
+            if need > 0:
+                own = [(-pressure.weight[root], through[root]) for root in pressure.own[op] if root in through]
+                self.milp.at_most([(1, stage.total), *own, (need, run)], stage.most)
         return stage
 
     def _run(self, stage: FrontierStage, op: int) -> Terms:
-        """R; in a coarse stage at most the sum of its parts."""
+        """R, whether an op runs in a stage; in a coarse stage at most the sum of its parts."""
         if not self.ops[op].repeatable:
             return []
         if op not in stage.runs:
@@ -182,7 +184,7 @@ class _Builder:
         return [(1, stage.runs[op])]
 
     def _supply(self, stage: FrontierStage, op: int) -> None:
-        """(i); first computations in the stage surely run."""
+        """Rows (i): what an op reads is held or made in the stage; first computations in it surely run."""
         runs: Expression = (self._run(stage, op), 0) if op <= stage.begin else ([], 1)
         for tensor in self.ops[op].inputs if runs != ([], 0) else ():
             producer = self.pressure.producer(tensor)
@@ -190,7 +192,7 @@ class _Builder:
                 self._positive(self._held(stage.begin, tensor), (self._run(stage, producer), 0), minus=runs)
 
     def _stay(self, stage: FrontierStage) -> None:
-        """H with (iv), by class, and their total."""
+        """H, what stays all through a stage, with rows (iv), by storage, and the total."""
         last_inputs = self.ops[stage.end].inputs if stage.end < len(self.ops) else ()
         stays: list[tuple[int, Expression]] = []
         for tensor in self.used:
@@ -202,14 +204,9 @@ class _Builder:
                     stays.append((tensor, self._sum(([], 1), made)))
         by_class = self.pressure.by_class(stays)
         stage.through = {root: self._at_least_each(items) for root, items in by_class.items()}
-        stage.most = self._most_through(stage)
-        stage.total = self.milp.add(upper=max(0, stage.most), integral=False)
-        self._fit_into([(-1, stage.total)], 0, {root: [([(1, v)], 0)] for root, v in stage.through.items()})
-
-    def _most_through(self, stage: FrontierStage) -> int:
-        """U: beside each first computation of the stage, whose own classes may be among what stays."""
+        # U: beside each first computation of the stage, whose own classes may be among what stays.
         pressure = self.pressure
-        return min(
+        stage.most = min(
             (
                 pressure.capacity
                 - pressure.working[event]
@@ -218,9 +215,11 @@ class _Builder:
             ),
             default=pressure.capacity,
         )
+        stage.total = self.milp.add(upper=max(0, stage.most), integral=False)
+        self._fit_into([(-1, stage.total)], 0, {root: [([(1, v)], 0)] for root, v in stage.through.items()})
 
     def _cross(self, stage: FrontierStage, event: int) -> None:
-        """(vi), as what stays through the stage and what lives around the event beyond that."""
+        """Row (vi): what stays through the stage and what lives around an event beyond that fit together."""
         pressure = self.pressure
         present: list[tuple[int, Expression]] = []
         for tensor in self.around[event]:
@@ -241,14 +240,6 @@ class _Builder:
                 items.append(([(1, stage.through[root])], 0))
         self._fit_into([(1, stage.total), *rest], pressure.capacity - pressure.working[event], by_class)
 
-    def _beside(self, stage: FrontierStage, op: int, run: int) -> None:
-        """(v) with U."""
-        pressure, through = self.pressure, stage.through
-        need = pressure.working[op] + stage.most - pressure.capacity
-        if need > 0:
-            own = [(-pressure.weight[root], through[root]) for root in pressure.own[op] if root in through]
-            self.milp.at_most([(1, stage.total), *own, (need, run)], stage.most)
-
     def _fit_into(self, terms: Terms, most: int, by_class: dict[int, list[Expression]]) -> None:
         """A row over `terms` and, per class, its weight times the most of some expressions."""
         row = list(terms)
@@ -260,7 +251,7 @@ class _Builder:
         self.milp.at_most(row, most)
 
     def _at_least_each(self, items: list[Expression]) -> int:
-        """A variable, at least each expression."""
+        """A variable that is at least each of these expressions."""
         variable = self.milp.add(integral=False)
         for item in items:
             self._positive(([(1, variable)], 0), minus=item)
@@ -318,7 +309,11 @@ class _Placing:
         lacking = [place for place, step in enumerate(steps) if missing.intersection(self.problem.ops[step].inputs)]
         if lacking:
             return lacking[0]
-        uses = [*self._uses(steps, op), *([self._end(steps)] if self.wanted.intersection(outputs) else [])]
+        # Before the first run that ends the stage.
+        uses = [
+            *self._uses(steps, op),
+            *([len(steps) - (self.stage.end == self.stage.last)] if self.wanted.intersection(outputs) else []),
+        ]
         if len(uses) < 2:
             return uses[0] if uses and op <= self.stage.begin else len(steps)
         return max(pairwise(uses), key=lambda pair: pair[1] - pair[0])[1]
@@ -331,7 +326,3 @@ class _Placing:
         for place, step in enumerate(steps):
             if step == op or outputs.intersection(self.problem.ops[step].inputs):
                 yield place
-
-    def _end(self, steps: list[int]) -> int:
-        """Before the first run that ends the stage."""
-        return len(steps) - (self.stage.end == self.stage.last)

@@ -198,7 +198,7 @@ def improving_bounds(
 
 
 def _tasks(pressure: Pressure, order: Order) -> Iterator[Task]:
-    """Cheap ones first."""
+    """The relaxations worth solving, cheap ones first."""
     problem = pressure.problem
     if order == "free":
         yield free_order(problem)
@@ -290,7 +290,14 @@ def rising_bounds(pressure: Pressure, task: Task, limits: Limits, best_ns: Calla
     program = task.build(scaled)
     known = known_units(best_ns, pressure.problem.baseline_time_ns, pressure.time_unit)
     for answer in rising_answers(program.milp, _engine(task), quick, known):
-        bound = _bound(pressure, task, answer, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        space: Space = "free" if task.method == "free order" else "first_in_order"
+        facts = answer.facts | task.facts
+        if answer.bound is None:
+            bound = Bound(None, space, task.method, True, seconds, facts)
+        else:
+            total = pressure.problem.baseline_time_ns + answer.bound * pressure.time_unit
+            bound = Bound(total, space, task.method, answer.is_tight, seconds, facts)
         yield replace(bound, start=_start(pressure.problem, program, answer, known()))
 
 
@@ -316,12 +323,3 @@ def _engine(task: Task) -> BoundEngine:
     if task.size <= _SMALL:
         return "cp-sat"
     return "highs" if task.with_integers else "relaxed"
-
-
-def _bound(pressure: Pressure, task: Task, answer: Answer, seconds: float) -> Bound:
-    space: Space = "free" if task.method == "free order" else "first_in_order"
-    facts = answer.facts | task.facts
-    if answer.bound is None:
-        return Bound(None, space, task.method, True, seconds, facts)
-    total = pressure.problem.baseline_time_ns + answer.bound * pressure.time_unit
-    return Bound(total, space, task.method, answer.is_tight, seconds, facts)

@@ -85,9 +85,14 @@ class Pressure:
                 change[min(stop, count)] -= self.weight[root]
                 end = stop
         beside = accumulate(change[:-1])
+        # For each op the weight of the classes that it touches itself and that live across it.
+        touched = [0] * len(self.problem.ops)
+        for op, roots in enumerate(self.own):
+            for root in roots:
+                if any(first < op < last for first, last in all_spans.get(root, ())):
+                    touched[op] += self.weight[root]
         return [
-            working + around - inside
-            for working, around, inside in zip(self.working, beside, self._own_spans(all_spans), strict=True)
+            working + around - inside for working, around, inside in zip(self.working, beside, touched, strict=True)
         ]
 
     def worst_events(self, share: float, count: int) -> list[int]:
@@ -103,15 +108,6 @@ class Pressure:
         ops = max(1, len(self.problem.ops))
         across = sum(uses[-1] - uses[0] for uses in map(self.uses, range(len(self.class_of)))) // ops
         return max(8, terms // max(1, across))
-
-    def _own_spans(self, spans: dict[int, list[tuple[int, int]]]) -> list[int]:
-        """For each op the weight of the classes that it touches itself and that live across it."""
-        inside = [0] * len(self.problem.ops)
-        for op, roots in enumerate(self.own):
-            for root in roots:
-                if any(first < op < last for first, last in spans.get(root, ())):
-                    inside[op] += self.weight[root]
-        return inside
 
     def _spans(self) -> dict[int, list[tuple[int, int]]]:
         """Per class with weight, (producer, last use) of its tensors; kept tensors are used after the last op."""
@@ -145,7 +141,18 @@ class Pressure:
 def make_pressure(problem: Problem) -> Pressure:
     """Measure a one-device problem; bytes and times are divided by their greatest common divisors."""
     class_of = tuple(storage_root(problem, tensor) for tensor in range(len(problem.tensors)))
-    weight = _weights(problem, class_of)
+    # Least bytes of a storage that holds an instance, the same for all tensors of a class.
+    least = [0] * len(problem.tensors)
+    sources = {o: [i for i, r in op.in_place if r == o] for op in problem.ops for o in op.outputs}
+    for tensor in sorted(range(len(least)), key=lambda t: problem.tensors[t].producer):
+        spec = problem.tensors[tensor]
+        shared = [least[spec.view_of]] if spec.view_of is not None else [least[s] for s in sources[tensor]]
+        own = [spec.size_bytes] if spec.view_of is None or spec.kept else []
+        least[tensor] = min(own + shared)
+    by_root: dict[int, int] = {}
+    for tensor, root in enumerate(class_of):
+        by_root[root] = min(least[tensor], by_root.get(root, least[tensor]))
+    weight = [by_root[root] for root in class_of]
     working = [_working_bytes(problem, op, class_of, weight) for op in problem.ops]
     times = [op.time_ns[0] or 0 for op in problem.ops]
     unit, time_unit = math.gcd(*weight, *working) or 1, math.gcd(*times) or 1
@@ -161,21 +168,6 @@ def make_pressure(problem: Problem) -> Pressure:
         readers=tuple(map(tuple, readers_of(problem))),
         byte_unit=unit,
     )
-
-
-def _weights(problem: Problem, class_of: tuple[int, ...]) -> list[int]:
-    """Least bytes of a storage that holds an instance, the same for all tensors of a class."""
-    least = [0] * len(problem.tensors)
-    sources = {o: [i for i, r in op.in_place if r == o] for op in problem.ops for o in op.outputs}
-    for tensor in sorted(range(len(least)), key=lambda t: problem.tensors[t].producer):
-        spec = problem.tensors[tensor]
-        shared = [least[spec.view_of]] if spec.view_of is not None else [least[s] for s in sources[tensor]]
-        own = [spec.size_bytes] if spec.view_of is None or spec.kept else []
-        least[tensor] = min(own + shared)
-    by_root: dict[int, int] = {}
-    for tensor, root in enumerate(class_of):
-        by_root[root] = min(least[tensor], by_root.get(root, least[tensor]))
-    return [by_root[root] for root in class_of]
 
 
 def _working_bytes(problem: Problem, op: OpSpec, class_of: tuple[int, ...], weight: list[int]) -> int:

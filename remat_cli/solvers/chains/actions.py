@@ -8,7 +8,7 @@ Kind: TypeAlias = Literal["all", "keep", "move", "drop", "back"]
 
 
 class Action(NamedTuple):
-    """One operation on a stage.
+    """One operation on a stage of a chain, such as to run it and keep what its backward needs.
 
     Forward, given the stage's input: `all` (the thesis' F-all) makes everything that the backward needs, `keep` (F-ck)
     only the output; both leave the input. `move` (F-empty) is `keep` that deletes its input, which must be bare; `drop`
@@ -40,7 +40,7 @@ class Chain:
 
     @property
     def stages(self) -> int:
-        """N."""
+        """How many stages there are, the loss among them."""
         return len(self.forward_ns) - 1
 
     def keep_all(self) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """N."""
+        """How many blocks there are, the loss among them."""
         return len(self.forward) - 1
 
     @cached_property
@@ -72,7 +72,8 @@ class Blocks:
     @cached_property
     def resident(self) -> frozenset[int]:
         """Tensors that count as held all through: kept, never repeated, made before everything, or read far away."""
-        block_of = {op: block for block, ops in enumerate(self._blocks) for op in ops}
+        # In running order: what runs before everything, forward 1 to N, backward N to 1.
+        block_of = {op: block for block, ops in enumerate((*self.forward, *reversed(self.backward[1:]))) for op in ops}
         homes = {op: {block} for op, block in block_of.items()}
         for stage, (value, gradient) in enumerate(self.boundaries, 1):
             homes[value] |= {stage + 1, self._backward_block(stage + 1)}
@@ -81,11 +82,6 @@ class Blocks:
             for op in ops:
                 homes[op].add(self._backward_block(stage))
         return frozenset(t for t in range(len(self.problem.tensors)) if self._is_resident(t, block_of, homes))
-
-    @property
-    def _blocks(self) -> tuple[tuple[int, ...], ...]:
-        """In running order: what runs before everything, forward 1 to N, backward N to 1."""
-        return (*self.forward, *reversed(self.backward[1:]))
 
     def _backward_block(self, stage: int) -> int:
         return 2 * self.count + 1 - stage
@@ -117,7 +113,10 @@ class _Costs:
         gradient = self._read_by(stages.boundaries[stage - 2][1], before) if stage > 1 else frozenset()
         self.value_bytes, self.saved_bytes = self._bytes(value), self._bytes(saved)
         self.gradient_bytes = self._bytes(gradient)
-        first = self._workspace(stages.forward[0]) if stage == 1 else 0
+        if stage == 1:
+            first = max((self.problem.ops[op].workspace_bytes[0] for op in stages.forward[0]), default=0)
+        else:
+            first = 0
         self.forward_extra_bytes = max(first, self._peak(forward, value)) - self.value_bytes
         self.saving_extra_bytes = max(first, self._peak(forward, saved)) - self.saved_bytes
         self.backward_extra_bytes = self._peak(backward, gradient) - self.gradient_bytes
@@ -129,9 +128,6 @@ class _Costs:
 
     def _bytes(self, tensors: frozenset[int]) -> int:
         return sum(self.problem.tensors[t].size_bytes for t in tensors - self.stages.resident)
-
-    def _workspace(self, ops: Sequence[int]) -> int:
-        return max((self.problem.ops[op].workspace_bytes[0] for op in ops), default=0)
 
     def _peak(self, ops: Sequence[int], held: frozenset[int]) -> int:
         """The most that the results of these ops take while they run in order and `held` stays; at least `held`."""

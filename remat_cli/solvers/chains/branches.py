@@ -73,18 +73,8 @@ def _separate(net: OpNet, line: Sequence[int], read: set[int], least: int) -> tu
     for op in line:
         if op in below:
             levels[distance[op]].append(op)
-    return _grow(net, levels, _Parts(read, least))
-
-
-def _with_backward(towers: tuple[tuple[int, ...], ...], owners: _Owners) -> tuple[tuple[int, ...], ...]:
-    """Those along which a gradient goes back; none if that leaves one alone."""
-    owned = set(owners.of.values())
-    left = tuple(ops for k, ops in enumerate(towers) if 1 << k in owned)
-    return left if len(left) > 1 else ()
-
-
-def _grow(net: OpNet, levels: Sequence[Sequence[int]], parts: _Parts) -> tuple[tuple[int, ...], ...]:
-    """Add levels, the furthest first; the last state with several towers in it."""
+    # Add levels, the furthest first; the last state with several towers in it.
+    parts = _Parts(read, least)
     found: tuple[tuple[int, ...], ...] = ()
     for level in reversed(levels):
         for op in level:
@@ -92,6 +82,13 @@ def _grow(net: OpNet, levels: Sequence[Sequence[int]], parts: _Parts) -> tuple[t
         towers = parts.towers()
         found = towers if len(towers) > 1 else found
     return found
+
+
+def _with_backward(towers: tuple[tuple[int, ...], ...], owners: _Owners) -> tuple[tuple[int, ...], ...]:
+    """Those along which a gradient goes back; none if that leaves one alone."""
+    owned = set(owners.of.values())
+    left = tuple(ops for k, ops in enumerate(towers) if 1 << k in owned)
+    return left if len(left) > 1 else ()
 
 
 @dataclass
@@ -212,11 +209,7 @@ def several_branches(problem: Problem, order: Order) -> Join | Reason:
         if isinstance(blocks, Reason):
             return Reason(f"the branch that begins with op {{}}: {blocks.words}", (part.names[0], *blocks.ops))
         chains.append((part, blocks))
-    return _join(problem, towers, chains, order)
-
-
-def _join(problem: Problem, towers: Towers, chains: Sequence[tuple[_Part, Blocks]], order: Order) -> Join:
-    """Put together what was found for each tower; the last stage of each is part of the loss."""
+    # Put together what was found for each tower; the last stage of each is part of the loss.
     ends = [part.named((blocks.forward[-1], blocks.backward[-1])) for part, blocks in chains]
     loss = {*towers.meeting_forward, *towers.meeting_backward, *(op for end in ends for ops in end for op in ops)}
     return Join(
@@ -268,7 +261,18 @@ class _Part:
             OpSpec((signal, *_reads(problem, behind, made)), handed, (0,), (0,), phase="backward"),
             *(problem.ops[op] for op in backward),
         )
-        self.problem = _built(problem, specs)
+        # These ops alone as a problem, and tensors renumbered; one tensor is not of the whole and takes nothing.
+        new_id: dict[int, int] = {}
+        ops: list[OpSpec] = []
+        tensors: list[TensorSpec] = []
+        for op, spec in enumerate(specs):
+            inputs = tuple(new_id[t] for t in spec.inputs if t in new_id)
+            for tensor in spec.outputs:
+                new_id[tensor] = len(tensors)
+                known = problem.tensors[tensor] if tensor < len(problem.tensors) else TensorSpec(0, op)
+                tensors.append(TensorSpec(known.size_bytes, op, kept=known.kept))
+            ops.append(msgspec.structs.replace(spec, inputs=inputs, outputs=tuple(new_id[t] for t in spec.outputs)))
+        self.problem = msgspec.structs.replace(problem, ops=tuple(ops), tensors=tuple(tensors))
 
     def is_own(self, op: int) -> bool:
         """Whether an op of this problem is one of the whole."""
@@ -286,21 +290,6 @@ class _Part:
         if self.meeting_backward not in blocks.backward[-1]:
             return Reason("its gradient does not come from where the branches meet")
         return blocks
-
-
-def _built(whole: Problem, specs: Sequence[OpSpec]) -> Problem:
-    """These ops alone as a problem, and tensors renumbered; one tensor is not of the whole and takes nothing."""
-    new_id: dict[int, int] = {}
-    ops: list[OpSpec] = []
-    tensors: list[TensorSpec] = []
-    for op, spec in enumerate(specs):
-        inputs = tuple(new_id[t] for t in spec.inputs if t in new_id)
-        for tensor in spec.outputs:
-            new_id[tensor] = len(tensors)
-            known = whole.tensors[tensor] if tensor < len(whole.tensors) else TensorSpec(0, op)
-            tensors.append(TensorSpec(known.size_bytes, op, kept=known.kept))
-        ops.append(msgspec.structs.replace(spec, inputs=inputs, outputs=tuple(new_id[t] for t in spec.outputs)))
-    return msgspec.structs.replace(whole, ops=tuple(ops), tensors=tuple(tensors))
 
 
 def _reads(problem: Problem, ops: Iterable[int], made: set[int]) -> tuple[int, ...]:

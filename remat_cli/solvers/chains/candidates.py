@@ -114,7 +114,12 @@ class _Steps:
         self.made: list[list[_Value]] = []
         self.read: list[list[_Value]] = []
         self._link()
-        self.bytes = self._curve()
+        change = [0] * (len(self.ops) + 2)
+        for value in (value for values in self.made for value in values):
+            change[value.place] += value.size_bytes
+            change[value.last + 1] -= value.size_bytes
+        live = np.array(list(accumulate(change))[: len(self.ops)], dtype=np.int64)
+        self.bytes = live + np.array([self.problem.ops[op].workspace_bytes[0] for op in self.ops], dtype=np.int64)
 
     def _link(self) -> None:
         newest: dict[int, _Value] = {}
@@ -129,14 +134,6 @@ class _Steps:
         for tensor, value in newest.items():
             if self.problem.tensors[tensor].kept:
                 value.readers.append(len(self.ops))
-
-    def _curve(self) -> npt.NDArray[np.int64]:
-        change = [0] * (len(self.ops) + 2)
-        for value in (value for values in self.made for value in values):
-            change[value.place] += value.size_bytes
-            change[value.last + 1] -= value.size_bytes
-        live = np.array(list(accumulate(change))[: len(self.ops)], dtype=np.int64)
-        return live + np.array([self.problem.ops[op].workspace_bytes[0] for op in self.ops], dtype=np.int64)
 
     def is_gone(self, place: int) -> bool:
         """Whether a step has been left out."""
@@ -161,7 +158,7 @@ class _Steps:
         return all(after[begin:end].max(initial=NOTHING) <= self.free_bytes for begin, end in grown)
 
     def leave_out(self, closing: _Closing) -> None:
-        """Close a gap."""
+        """Close a gap: hold a value between two uses, and leave out the recompute that made it again."""
         self.bytes = self._after(closing)
         for before, value in self._instances(closing.place):
             before.readers += value.readers
@@ -181,7 +178,7 @@ class _Steps:
         return after
 
     def _go_with(self, place: int) -> frozenset[int]:
-        """A recompute and those that ran only for it."""
+        """The steps that go with a recompute: itself, and those that ran only for it."""
         gone = {place}
         waiting = list(self.read[place])
         while waiting:
@@ -269,15 +266,11 @@ def in_baseline_order(ops: Sequence[int]) -> list[int]:
     return sequence
 
 
-def _without_repeats(problem: Problem, ops: Sequence[int]) -> Sequence[int]:
-    """Leave out repeats of what must not be repeated: readers take the first result."""
-    first = {op: place for place, op in reversed(list(enumerate(ops)))}
-    return [op for place, op in enumerate(ops) if problem.ops[op].repeatable or first[op] == place]
-
-
 def cleaned(problem: Problem, ops: Sequence[int], order: Order) -> Schedule:
     """A proposed sequence as a schedule without dead steps, in the order asked for."""
-    allowed = _without_repeats(problem, ops)
+    # Leave out repeats of what must not be repeated: readers take the first result.
+    first = {op: place for place, op in reversed(list(enumerate(ops)))}
+    allowed = [op for place, op in enumerate(ops) if problem.ops[op].repeatable or first[op] == place]
     if order == "free":
         return Schedule.of_ops(read_later(problem, allowed))
     return drop_dead(problem, Schedule.of_ops(in_baseline_order(allowed)))
@@ -306,7 +299,7 @@ class _Contest:
         self.enter(self.condensed.contract(start).op_ids())
 
     def enter(self, ops: Sequence[int]) -> None:
-        """Judge one candidate."""
+        """Judge one candidate, unless the same schedule was judged before."""
         schedule = cleaned(self.condensed.problem, ops, self.limits.order)
         if schedule in self.seen:
             return

@@ -39,7 +39,7 @@ class Passes:
 
     @cached_property
     def is_forward(self) -> tuple[bool, ...]:
-        """By op."""
+        """Whether each op belongs to the forward pass."""
         forward = set(self.forward)
         return tuple(op in forward for op in range(len(self.reads)))
 
@@ -126,19 +126,15 @@ def _settled_guess(passes: Passes, candidates: Sequence[int]) -> int:
     guess = 0
     for _ in range(GUESSES):
         chosen = by_size(passes, candidates, guess)
-        guess = isqrt(sum(passes.sizes[op] for op in chosen) * _largest_segment(passes, chosen))
+        # The most bytes made up to a checkpoint, itself included, since the one before, or after the last.
+        ends = frozenset(chosen)
+        largest_segment = made = 0
+        for op in passes.forward:
+            made += passes.sizes[op]
+            largest_segment = max(largest_segment, made)
+            made = 0 if op in ends else made
+        guess = isqrt(sum(passes.sizes[op] for op in chosen) * largest_segment)
     return guess
-
-
-def _largest_segment(passes: Passes, checkpoints: Iterable[int]) -> int:
-    """The most bytes made up to a checkpoint, itself included, since the one before, or after the last."""
-    ends = frozenset(checkpoints)
-    most = made = 0
-    for op in passes.forward:
-        made += passes.sizes[op]
-        most = max(most, made)
-        made = 0 if op in ends else made
-    return most
 
 
 def steps_of(passes: Passes, checkpoints: Iterable[int]) -> list[int]:
@@ -156,7 +152,13 @@ class _Run:
     def __init__(self, passes: Passes, checkpoints: frozenset[int]) -> None:
         self.passes = passes
         self.stays = checkpoints | passes.held
-        self.segment = _segments(passes, checkpoints)
+        # By op: how many checkpoints come before it in the forward pass (-1: it is not in that).
+        segment = [-1] * len(passes.reads)
+        before = 0
+        for op in passes.forward:
+            segment[op] = before
+            before += op in checkpoints
+        self.segment = segment
         self.wanted = _wanted_segments(passes, self.segment, self.stays)
         self.uses_left = Counter(source for op in passes.forward for source in passes.reads[op])
         self.there: set[int] = set()
@@ -207,16 +209,6 @@ class _Run:
         }
         self.loose -= gone
         self.there -= gone
-
-
-def _segments(passes: Passes, checkpoints: frozenset[int]) -> list[int]:
-    """By op: how many checkpoints come before it in the forward pass (-1: it is not in that)."""
-    segment = [-1] * len(passes.reads)
-    before = 0
-    for op in passes.forward:
-        segment[op] = before
-        before += op in checkpoints
-    return segment
 
 
 def _wanted_segments(passes: Passes, segment: list[int], stays: frozenset[int]) -> list[int]:

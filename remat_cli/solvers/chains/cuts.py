@@ -132,9 +132,25 @@ class _Liner:
         self.net = net
         self.forward = sorted(forward)
         self.members = set(forward)
-        self.unneeded = self._find_unneeded()
-        self.main = self._find_main()
-        self.early_unneeded = self._find_early_unneeded()
+        # Forward ops that no other op needs; none where there is no other op that reads them.
+        read = [op for op in self.forward if any(r not in self.members for r in self.net.readers[op])]
+        if not read:
+            self.unneeded = set()
+        else:
+            self.unneeded = self.members - self.net.ancestors(read, self.members.__contains__)
+        # What descends from the op without inputs from which most does.
+        needed = self.members - self.unneeded
+        sources = [op for op in self.forward if op in needed and not self.net.inputs[op]]
+        lines = [self.net.descendants([source], needed.__contains__) for source in sources]
+        self.main = max(lines, key=len)
+        # Those of the unneeded that need nothing of the main line.
+        found: set[int] = set()
+        for op in self.forward:
+            if op in self.unneeded:
+                inputs = self.net.inputs[op]
+                if all(s not in self.main and (s not in self.unneeded or s in found) for s in inputs):
+                    found.add(op)
+        self.early_unneeded = found
 
     def line(self) -> ForwardLine:
         """Cut the main line, then put beside it what stands aside."""
@@ -145,30 +161,6 @@ class _Liner:
         in_line = local.union(skeleton)
         before = [op for op in self.forward if op not in in_line]
         return ForwardLine(tuple(before), tuple(self._emit(local)), tuple(cuts), frozenset(self.unneeded))
-
-    def _find_unneeded(self) -> set[int]:
-        """Forward ops that no other op needs; none where there is no other op that reads them."""
-        read = [op for op in self.forward if any(r not in self.members for r in self.net.readers[op])]
-        if not read:
-            return set()
-        return self.members - self.net.ancestors(read, self.members.__contains__)
-
-    def _find_main(self) -> set[int]:
-        """What descends from the op without inputs from which most does."""
-        needed = self.members - self.unneeded
-        sources = [op for op in self.forward if op in needed and not self.net.inputs[op]]
-        lines = [self.net.descendants([source], needed.__contains__) for source in sources]
-        return max(lines, key=len)
-
-    def _find_early_unneeded(self) -> set[int]:
-        """Those of the unneeded that need nothing of the main line."""
-        found: set[int] = set()
-        for op in self.forward:
-            if op in self.unneeded:
-                sources = self.net.inputs[op]
-                if all(s not in self.main and (s not in self.unneeded or s in found) for s in sources):
-                    found.add(op)
-        return found
 
     def _emit(self, local: set[int]) -> list[int]:
         """The main line in baseline order, what is unneeded as soon as possible, `local` ops when they are read."""
@@ -238,7 +230,7 @@ class Backwards:
                 self.rootless.add(op)
 
     def in_baseline_order(self) -> Backward:
-        """Backward ops as they come."""
+        """Backward ops in baseline order."""
         return self._view(self.late)
 
     def by_need(self) -> Backward:

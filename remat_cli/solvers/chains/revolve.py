@@ -85,7 +85,9 @@ def reverse(table: NDArray[np.int64], layers: int, slots: int, branch: int = 0, 
         if rest == 0:
             yield SlotAction("back", branch, start + 1)
             continue
-        step = _best_step(table, rest, room)
+        # Where to put the next checkpoint: the i of the recurrence, the least of several.
+        steps = np.arange(1, rest + 1)
+        step = 1 + int(np.argmin(steps + table[rest - steps, room - 1] + table[steps - 1, room]))
         yield from keep_and_advance(branch, start, step)
         todo.append((start, step - 1, room))
         todo.append((start + step, rest - step, room - 1))
@@ -96,12 +98,6 @@ def keep_and_advance(branch: int, base: int, step: int) -> Iterator[SlotAction]:
     yield SlotAction("copy", branch, base)
     for layer in range(base + 1, base + step + 1):
         yield SlotAction("advance", branch, layer)
-
-
-def _best_step(table: NDArray[np.int64], rest: int, room: int) -> int:
-    """Where to put the next checkpoint: the i of the recurrence, the least of several."""
-    steps = np.arange(1, rest + 1)
-    return 1 + int(np.argmin(steps + table[rest - steps, room - 1] + table[steps - 1, room]))
 
 
 def chain_actions(actions: Iterable[SlotAction]) -> Iterator[Action]:

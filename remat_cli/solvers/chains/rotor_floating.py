@@ -9,8 +9,8 @@ from remat_cli.solvers.chains.rotor_kernels import (
     CHECKPOINT,
     NEVER,
     SAVE,
+    Beginning,
     Net,
-    Way,
     backward_slots,
     first_finite,
     last_stage,
@@ -42,7 +42,7 @@ def row_of(stages: int, s: int, t: int, end: int) -> int:
 
 
 @kernel
-def way(begin: int, triple: tuple[int, int, int], cut: int, net: Net, first: Ints) -> Way:
+def way(begin: int, triple: tuple[int, int, int], cut: int, net: Net, first: Ints) -> Beginning:
     """What it takes to begin (s, t, end) so; a new checkpoint serves the backwards of t down to `cut`."""
     figures, (s, t, end) = net.figures, triple
     stages, last = figures.shape[1] - 1, first.shape[0] - 1
@@ -50,13 +50,13 @@ def way(begin: int, triple: tuple[int, int, int], cut: int, net: Net, first: Int
     if begin == SAVE:
         taken, tail = figures[SAVED_SLOTS, s], row_of(stages, s + 1, t, s + 1)
         least = max(saving_slots(net, s, t), backward_slots(net, s), first[tail] + taken)
-        return Way(least, time + figures[BACKWARD, s], taken, tail, 0, last, 0)
+        return Beginning(least, time + figures[BACKWARD, s], taken, tail, 0, last, 0)
     forward = needed(figures[GRADIENT, t] + figures[VALUE, s] + figures[FORWARD_EXTRA, s], net.scale)
     if begin == MOVE:
         taken, tail = figures[VALUE_SLOTS, s] - figures[VALUE_SLOTS, s - 1], row_of(stages, s + 1, t, end)
-        return Way(max(forward, first[tail] + taken), time, taken, tail, 0, last, 0)
+        return Beginning(max(forward, first[tail] + taken), time, taken, tail, 0, last, 0)
     taken, tail, head = figures[VALUE_SLOTS, s], row_of(stages, s + 1, t, cut), row_of(stages, s, cut - 1, end)
-    return Way(max(forward, first[tail] + taken, first[head]), time, taken, tail, 0, head, 0)
+    return Beginning(max(forward, first[tail] + taken, first[head]), time, taken, tail, 0, head, 0)
 
 
 @kernel
@@ -100,7 +100,7 @@ def fill(low: int, high: int, net: Net, table: Ints, first: Ints) -> None:
 
 
 @kernel
-def choose(place: tuple[int, int, int, int], net: Net, table: Ints, first: Ints) -> tuple[int, int, Way]:
+def choose(place: tuple[int, int, int, int], net: Net, table: Ints, first: Ints) -> tuple[int, int, Beginning]:
     """The way to begin that gave a finite entry (s, t, end, m) of the table, s < t, and its cut."""
     s, t, end, m = place
     wanted = table[row_of(net.figures.shape[1] - 1, s, t, end), m]

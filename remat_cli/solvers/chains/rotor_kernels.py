@@ -35,7 +35,7 @@ class Net(NamedTuple):
     is_allowed: Ints
 
 
-class Way(NamedTuple):
+class Beginning(NamedTuple):
     """A way to begin a pair (s, t): the tail is what comes next, to t, and the head what then remains, from s.
 
     `taken` slots are missing in the tail, `held` in the head; less than none where what layer 1 leaves out is free
@@ -80,7 +80,7 @@ def saving_slots(net: Net, s: int, t: int) -> int:
 
 
 @kernel
-def way(begin: int, layer: int, pair: tuple[int, int, int], net: Net, first: Ints) -> Way:
+def way(begin: int, layer: int, pair: tuple[int, int, int], net: Net, first: Ints) -> Beginning:
     """What it takes to begin (s, t) so, with a head that ends at stage j; for F-all, j is s and there is no head."""
     figures, (s, t, j) = net.figures, pair
     stages = figures.shape[1] - 1
@@ -91,14 +91,14 @@ def way(begin: int, layer: int, pair: tuple[int, int, int], net: Net, first: Int
     least = first[layer, tail] + taken
     if begin == SAVE:
         least = max(least, saving_slots(net, s, t), backward_slots(net, s) - won)
-        return Way(least, time + figures[BACKWARD, s], taken, tail, 0, last, 0)
+        return Beginning(least, time + figures[BACKWARD, s], taken, tail, 0, last, 0)
     if begin == CHECKPOINT:
         least = max(least, needed(figures[GRADIENT, t] + net.forward_bytes[s, j], net.scale), first[0, head] - won)
-        return Way(least, time, taken, tail, -won, head, 0)
+        return Beginning(least, time, taken, tail, -won, head, 0)
     saving = figures[VALUE, j - 1] + figures[SAVED, j] + figures[SAVING_EXTRA, j]
     most = figures[GRADIENT, t] + max(net.forward_bytes[s, j - 1], saving)
     least = max(least, needed(most, net.scale), first[1, head] + taken - won)
-    return Way(least, time, taken, tail, taken - won, head, 1)
+    return Beginning(least, time, taken, tail, taken - won, head, 1)
 
 
 @kernel
@@ -173,7 +173,7 @@ def fill(low: int, high: int, net: Net, table: Ints, first: Ints) -> None:
 
 
 @kernel
-def choose(place: tuple[int, int, int, int], net: Net, table: Ints, first: Ints) -> tuple[int, int, Way]:
+def choose(place: tuple[int, int, int, int], net: Net, table: Ints, first: Ints) -> tuple[int, int, Beginning]:
     """The way to begin that gave a finite entry (layer, s, t, m) of the table, s < t, and its stage j."""
     layer, s, t, m = place
     wanted = table[layer, row_of(net.figures.shape[1] - 1, s, t), m]

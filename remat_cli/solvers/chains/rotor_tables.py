@@ -73,7 +73,7 @@ class RotorTable:
 
     @property
     def _held(self) -> int:
-        """Slots of the chain's input."""
+        """How many slots the chain's input takes."""
         return int(self.net.figures[VALUE_SLOTS, 0])
 
 
@@ -111,15 +111,6 @@ def build_table(chain: Chain, variant: Variant, slots: Slots, is_over: Callable[
     return RotorTable(chain, variant, slots, net, times, first)
 
 
-def _forwards(begin: int, s: int, j: int) -> list[Action]:
-    """The forwards from s to j of a way to begin."""
-    if begin == SAVE:
-        return [Action("all", s)]
-    if begin == CHECKPOINT:
-        return [Action("keep", s), *(Action("move", h) for h in range(s + 1, j + 1))]
-    return [Action("keep", s), *(Action("move", h) for h in range(s + 1, j)), Action("drop", j)]
-
-
 def _spelled_out(choose: Callable[[Place], list[Action | Place]], whole: Place) -> tuple[Action, ...]:
     """The operations behind an entry: each place in a table gives way to what was chosen for it, in order."""
     actions: list[Action] = []
@@ -140,7 +131,14 @@ def _persistent_choice(table: RotorTable, place: Place) -> list[Action | Place]:
         return [Action("back", s)] if layer else [Action("all", s), Action("back", s)]
     begin, j, way = persistent.choose(place, table.net, table.times, table.first)
     head = Action("back", s) if begin == SAVE else (way.head_layer, s, j, m - way.held)
-    return [*_forwards(begin, s, j), (layer, j + 1, t, m - way.taken), head]
+    # The forwards from s to j of a way to begin.
+    if begin == SAVE:
+        forwards = [Action("all", s)]
+    elif begin == CHECKPOINT:
+        forwards = [Action("keep", s), *(Action("move", h) for h in range(s + 1, j + 1))]
+    else:
+        forwards = [Action("keep", s), *(Action("move", h) for h in range(s + 1, j)), Action("drop", j)]
+    return [*forwards, (layer, j + 1, t, m - way.taken), head]
 
 
 def _floating_choice(table: RotorTable, place: Place) -> list[Action | Place]:

@@ -223,37 +223,23 @@ def make_sketch(pressure: Pressure, least_weight: int) -> Sketch:
         reads = {pressure.class_of[tensor] for tensor in spec.inputs} & large
         makes = ({pressure.class_of[tensor] for tensor in spec.outputs} & large) - reads
         if reads or makes:
-            steps[op] = _lightened(SketchStep(op, reads, makes, reads | makes, pressure.working[op]), pressure.weight)
+            # Without the reads that are too many to choose from; they then count in the working set only.
+            step = SketchStep(op, reads, makes, reads | makes, pressure.working[op])
+            most = max(1, _MOST_TOUCHED - len(step.makes))
+            step.reads = set(heapq.nlargest(most, step.reads, key=lambda item: (pressure.weight[item], item)))
+            steps[op] = step
             maker.update(dict.fromkeys(makes, op))
-    end = _end(pressure, large)
-    if end.reads:
-        steps[end.op] = end
-    sketch = Sketch(pressure.weight, steps, maker)
-    _shorten(sketch)
-    return sketch
-
-
-def _lightened(step: SketchStep, weight: tuple[int, ...]) -> SketchStep:
-    """Without the reads that are too many to choose from; they then count in the working set only."""
-    most = max(1, _MOST_TOUCHED - len(step.makes))
-    step.reads = set(heapq.nlargest(most, step.reads, key=lambda item: (weight[item], item)))
-    return step
-
-
-def _end(pressure: Pressure, large: set[int]) -> SketchStep:
     kept = pressure.kept
     items = {pressure.class_of[tensor] for tensor in kept} & large
     size = sum(pressure.problem.tensors[tensor].size_bytes for tensor in kept) // pressure.byte_unit
-    return SketchStep(len(pressure.problem.ops), items, set(), set(items), size)
-
-
-def _shorten(sketch: Sketch) -> None:
-    """Run the only reader of an item directly after its maker, or its maker directly before it, until none is left.
-
-    v reads x alone and makes y alone. If x has no other reader and y weighs no more, y may be held wherever x is: u,
-    the maker of x, makes y instead. If y has one reader r and x weighs no more, x may be held wherever y is: r reads
-    x instead. Needs only fall, so this is valid; nothing is lost where v fits wherever u, or r, does.
-    """
+    end = SketchStep(len(pressure.problem.ops), items, set(), set(items), size)
+    if end.reads:
+        steps[end.op] = end
+    sketch = Sketch(pressure.weight, steps, maker)
+    # Run the only reader of an item directly after its maker, or its maker directly before it, until none is left.
+    # v reads x alone and makes y alone. If x has no other reader and y weighs no more, y may be held wherever x is: u,
+    # the maker of x, makes y instead. If y has one reader r and x weighs no more, x may be held wherever y is: r reads
+    # x instead. Needs only fall, so this is valid; nothing is lost where v fits wherever u, or r, does.
     readers = sketch.readers()
     for op in sorted(sketch.steps):
         step = sketch.steps[op]
@@ -261,6 +247,7 @@ def _shorten(sketch: Sketch) -> None:
             (source,), (result,) = step.reads, step.makes
             if source in sketch.maker and not _join_maker(sketch, readers, step, source, result):
                 _join_reader(sketch, readers, step, source, result)
+    return sketch
 
 
 def _join_maker(sketch: Sketch, readers: dict[int, set[int]], step: SketchStep, source: int, result: int) -> bool:
@@ -293,15 +280,6 @@ def _join_reader(sketch: Sketch, readers: dict[int, set[int]], step: SketchStep,
 
 def make_game(sketch: Sketch, goal: int, most_items: int) -> Game:
     """The goal and the items nearest above it, breadth first, heavy ones first; all others are left out."""
-    items = _nearest(sketch, goal, most_items)
-    number = {item: i for i, item in enumerate(items)}
-    makers = sorted({sketch.maker[item] for item in items})
-    weights = tuple(sketch.weight[item] for item in items)
-    moves = tuple(_move(sketch.steps[op], number) for op in makers)
-    return Game(weights, moves, _move(sketch.steps[goal], number), tuple(items))
-
-
-def _nearest(sketch: Sketch, goal: int, most_items: int) -> list[int]:
     found: dict[int, None] = {}
     layer = [goal]
     while layer and len(found) < most_items:
@@ -309,7 +287,12 @@ def _nearest(sketch: Sketch, goal: int, most_items: int) -> list[int]:
         chosen = sorted(wanted, key=lambda item: (-sketch.weight[item], item))[: most_items - len(found)]
         found.update(dict.fromkeys(chosen))
         layer = sorted({sketch.maker[item] for item in chosen})
-    return list(found)
+    items = list(found)
+    number = {item: i for i, item in enumerate(items)}
+    makers = sorted({sketch.maker[item] for item in items})
+    weights = tuple(sketch.weight[item] for item in items)
+    moves = tuple(_move(sketch.steps[op], number) for op in makers)
+    return Game(weights, moves, _move(sketch.steps[goal], number), tuple(items))
 
 
 def _move(step: SketchStep, number: dict[int, int]) -> Move:

@@ -10,7 +10,7 @@ from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers.base import Limits, ProvedFloor
 from remat_cli.solvers.bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers.floor.game import Game, Move, least_peak, make_game, make_sketch
+from remat_cli.solvers.floor.game import Game, least_peak, make_game, make_sketch
 
 
 class _Round(NamedTuple):
@@ -84,7 +84,7 @@ class _Climb:
     positions: int = 0
 
     def play(self, round_: _Round, limits: Limits) -> Iterator[ProvedFloor]:
-        """One round over all goals."""
+        """Play one round of the proof over all goals."""
         sketch = make_sketch(self.pressure, self.least // round_.share)
         for goal in sorted(sketch.steps):
             if limits.is_over:
@@ -98,10 +98,8 @@ class _Climb:
                 self.won[goal] = game
             if wall.move is not None:
                 self.least = wall.least
-                yield self._floor(goal, wall.move, wall.held)
-
-    def _floor(self, goal: int, move: Move, held: tuple[int, ...]) -> ProvedFloor:
-        count = len(self.problem.ops)
-        ops = tuple(dict.fromkeys(op for op in (goal, move.op) if op < count))
-        total = self.problem.memories[0].fixed_bytes + self.least * self.pressure.byte_unit
-        return ProvedFloor(total, ops, held, {"positions": self.positions})
+                count = len(self.problem.ops)
+                ops = tuple(dict.fromkeys(op for op in (goal, wall.move.op) if op < count))
+                total = self.problem.memories[0].fixed_bytes + self.least * self.pressure.byte_unit
+                floor = ProvedFloor(total, ops, wall.held, {"positions": self.positions})
+                yield floor

@@ -60,7 +60,7 @@ class Outcome:
 
 
 def _ignore(_: list[int] | int) -> None:
-    """Tell nobody."""
+    """Report to nobody."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,10 @@ def make_units(problem: Problem, horizon: int) -> Units:
         coarse = -(-sum(sizes + weights + spaces) * horizon // (common * _ENERGY_LIMIT)) or 1
         byte_units.append(common * coarse)
         is_exact = is_exact and coarse == 1
+    times = [time for op in problem.ops for time in op.time_ns if time]
+    copies = [time for row in problem.copy_ns for entry in row for time in entry if time]
+    calls = [device.call_ns for device in problem.devices] if len(problem.devices) > 1 else []
+    time_unit = math.gcd(*times, *copies, *calls) or 1
     return Units(
         sizes=tuple(tuple(-(-size // unit) for size in sizes) for unit in byte_units),
         weights=tuple(tuple(-(-size // unit) for size in weights) for unit in byte_units),
@@ -135,16 +139,9 @@ def make_units(problem: Problem, horizon: int) -> Units:
         ),
         capacities=tuple(m.free_bytes // unit for m, unit in zip(problem.memories, byte_units, strict=True)),
         byte_units=tuple(byte_units),
-        time_unit=_time_unit(problem),
+        time_unit=time_unit,
         is_exact=is_exact,
     )
-
-
-def _time_unit(problem: Problem) -> int:
-    times = [time for op in problem.ops for time in op.time_ns if time]
-    copies = [time for row in problem.copy_ns for entry in row for time in entry if time]
-    calls = [device.call_ns for device in problem.devices] if len(problem.devices) > 1 else []
-    return math.gcd(*times, *copies, *calls) or 1
 
 
 def at_event(cp: Any, start: Any, present: Any) -> Any:
@@ -188,7 +185,7 @@ class _Task(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         self._status: Any = None
 
     def run(self) -> None:
-        """Body of the thread."""
+        """Solve, and hand on bounds and errors: what the thread runs."""
         self._solver.best_bound_callback = lambda bound: self._mail.put(round_up(bound))
         try:
             self._status = self._solver.solve(self._cp, self)

@@ -129,9 +129,10 @@ def _listen(process: subprocess.Popen[str], solutions: _Solutions, limits: Limit
             if line is None:
                 process.wait()
                 return
-            found = _understand(line)
-            if found is not None:
-                yield found
+            if line.startswith("{"):
+                yield msgspec.json.decode(line, type=Reply)
+            elif row := _TABLE_ROW.match(line):
+                yield float(row[1])
 
 
 def _forward(output: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
@@ -139,13 +140,6 @@ def _forward(output: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
         for line in output:
             lines.put(line)
     lines.put(None)
-
-
-def _understand(line: str) -> float | Reply | None:
-    if line.startswith("{"):
-        return msgspec.json.decode(line, type=Reply)
-    row = _TABLE_ROW.match(line)
-    return float(row[1]) if row else None
 
 
 def _check(code: int | None, errors: bytes) -> None:

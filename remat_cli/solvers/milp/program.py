@@ -118,7 +118,7 @@ def rising_answers(milp: Milp, engine: BoundEngine, limits: Limits, known: Known
 
 
 def _solve_exactly(milp: Milp, limits: Limits) -> Answer:
-    """With CP-SAT, in integers."""
+    """Solve the program with CP-SAT, in integers."""
     run = Effort(limits.seconds_left, None, 0.0, linearization_level=2)
     found: list[list[int]] = []
     cp, variables = make_cp_model(milp)
@@ -168,15 +168,12 @@ def _solve_in_steps(milp: Milp, limits: Limits, known: Known) -> Iterator[Answer
     # A cost equal to the one known needs no proof that it cannot be had; a target lies between integers.
     target = None if cost is None else max(math.floor(relaxed.bound), cost - 1) + 0.5
     for answer in _with_target(milp, relaxed, target, limits):
-        best = _better(answer, best)
+        if answer.is_tight or answer.bound is None or best.bound is None:
+            best = answer
+        else:
+            best = answer if answer.bound > best.bound else best
         if best is answer or answer.values:
             yield replace(best, values=answer.values)
-
-
-def _better(answer: Answer, best: Answer) -> Answer:
-    if answer.is_tight or answer.bound is None or best.bound is None:
-        return answer
-    return answer if answer.bound > best.bound else best
 
 
 def _with_target(milp: Milp, relaxed: Reply, target: float | None, limits: Limits) -> Iterator[Answer]:
@@ -256,18 +253,14 @@ def run_engine(model: ByteModel, engine: Engine, hint: Hint, limits: Limits, wat
     best, is_found = 0, False
     for item in ask_highs(_program(model, engine, given, gap), limits):
         if isinstance(item, Reply) and item.status == "infeasible" and not is_found:
-            return _confirmed(model, limits, watch, best)
+            # What floating point says is infeasible is so if CP-SAT agrees.
+            if len(model.milp.upper) > MOST_FOR_CP_SAT:
+                return Verdict(False, best)
+            verdict = _run_cp_sat(model, {}, limits, watch, 0.0)
+            return Verdict(verdict.is_infeasible, max(best, verdict.bound))
         is_found |= isinstance(item, Reply) and bool(item.values)
         best = _hear(item, best, watch)
     return Verdict(False, best)
-
-
-def _confirmed(model: ByteModel, limits: Limits, watch: Watch, best: int) -> Verdict:
-    """What floating point says is infeasible is so if CP-SAT agrees."""
-    if len(model.milp.upper) > MOST_FOR_CP_SAT:
-        return Verdict(False, best)
-    verdict = _run_cp_sat(model, {}, limits, watch, 0.0)
-    return Verdict(verdict.is_infeasible, max(best, verdict.bound))
 
 
 def _hear(item: float | Reply, best: int, watch: Watch) -> int:

@@ -31,15 +31,7 @@ def main() -> None:
     It has the programs, the time.time() `until` which to work, and the `parent` that asks.
     """
     request = json.load(sys.stdin)
-    _end_with_parent(request)
-    for milp in request["milps"]:
-        reply = solve(milp, max(0.0, request["until"] - time.time()))
-        sys.stdout.write("\n" + json.dumps(reply) + "\n")
-        sys.stdout.flush()
-
-
-def _end_with_parent(request: dict[str, Any]) -> None:
-    """When remat is gone, even killed, nobody else ends this process or removes the files of solutions."""
+    # When remat is gone, even killed, nobody else ends this process or removes the files of solutions.
     never = threading.Event()
 
     def watch() -> None:
@@ -51,6 +43,10 @@ def _end_with_parent(request: dict[str, Any]) -> None:
                 os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    for milp in request["milps"]:
+        reply = solve(milp, max(0.0, request["until"] - time.time()))
+        sys.stdout.write("\n" + json.dumps(reply) + "\n")
+        sys.stdout.flush()
 
 
 def solve(milp: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -134,11 +130,7 @@ def build(milp: dict[str, Any]) -> mathopt.Model:
     costs = [(variable, cost) for variable, cost in enumerate(milp["cost"]) if cost]
     message.objective.linear_coefficients.ids.extend(variable for variable, _ in costs)
     message.objective.linear_coefficients.values.extend(cost for _, cost in costs)
-    _add_rows(message, milp["rows"])
-    return mathopt.Model.from_model_proto(message)
-
-
-def _add_rows(message: model_pb2.ModelProto, rows: list[Any]) -> None:
+    rows = milp["rows"]
     message.linear_constraints.ids.extend(range(len(rows)))
     message.linear_constraints.lower_bounds.extend(-math.inf if least is None else least for _, least, _ in rows)
     message.linear_constraints.upper_bounds.extend(math.inf if most is None else most for _, _, most in rows)
@@ -151,6 +143,7 @@ def _add_rows(message: model_pb2.ModelProto, rows: list[Any]) -> None:
         matrix.row_ids.extend([row] * len(entries))
         matrix.column_ids.extend(variable for variable, _ in entries)
         matrix.coefficients.extend(coefficient for _, coefficient in entries)
+    return mathopt.Model.from_model_proto(message)
 
 
 if __name__ == "__main__":

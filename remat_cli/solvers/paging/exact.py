@@ -34,15 +34,15 @@ class Grain:
     is_down: bool = False
 
     def time(self, ticks: int) -> int:
-        """Units that so many ticks take."""
+        """How many units of time so many ticks take."""
         return ticks // self.ticks if self.is_down else -(-ticks // self.ticks)
 
     def size(self, bytes_: int) -> int:
-        """Units that so many bytes take."""
+        """How many units of memory so many bytes take."""
         return bytes_ // self.bytes_ if self.is_down else -(-bytes_ // self.bytes_)
 
     def room(self, bytes_: int) -> int:
-        """Units that a budget gives."""
+        """How many units of memory a budget gives."""
         return -(-bytes_ // self.bytes_) if self.is_down else bytes_ // self.bytes_
 
 
@@ -90,7 +90,14 @@ class PagingModel:
 
     def build(self, least: int) -> "PagingModel":
         """All of it; `least` is a bound on the makespan that is known already, in units."""
-        self._steps()
+        for step, workspace in enumerate(self.problem.workspace_bytes):
+            start = self.cp.new_int_var(0, self.horizon - self._length(step), f"s{step}")
+            self.starts.append(start)
+            self.cp.add(start >= (self._end(step - 1) if step else 0))
+            if workspace:
+                interval = self.cp.new_fixed_size_interval_var(start, self._length(step), "")
+                self.held.append((interval, self.grain.size(workspace)))
+        self.cp.add(self._end(len(self.starts) - 1) <= self.horizon)
         open_gaps: dict[int, list[int]] = {}
         for tensor, gap in hot_gaps(self.problem):
             open_gaps.setdefault(tensor, []).append(gap)
@@ -106,16 +113,6 @@ class PagingModel:
         self.cp.add(self._end(len(self.starts) - 1) >= least)
         self.cp.minimize(self._end(len(self.starts) - 1))
         return self
-
-    def _steps(self) -> None:
-        for step, workspace in enumerate(self.problem.workspace_bytes):
-            start = self.cp.new_int_var(0, self.horizon - self._length(step), f"s{step}")
-            self.starts.append(start)
-            self.cp.add(start >= (self._end(step - 1) if step else 0))
-            if workspace:
-                interval = self.cp.new_fixed_size_interval_var(start, self._length(step), "")
-                self.held.append((interval, self.grain.size(workspace)))
-        self.cp.add(self._end(len(self.starts) - 1) <= self.horizon)
 
     def _length(self, step: int) -> int:
         return self.grain.time(self.problem.durations[step])

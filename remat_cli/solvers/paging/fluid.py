@@ -64,7 +64,7 @@ class _Fluid:
     stalls: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """All variables, then all rows."""
+        """Add all variables, then all rows."""
         problem = self.problem
         assert is_possible(problem)
         self.tick_unit = max(1.0, problem.compute_ticks / _MOST)
@@ -74,17 +74,41 @@ class _Fluid:
         most = sum(problem.tensors[tensor].size_bytes for tensor, _ in gaps) * both / self.tick_unit
         self.stalls = [self._variable(most, cost=1) for _ in problem.durations]
         for tensor, gap in gaps:
-            self._share(tensor, gap)
-        self._link_rows()
+            # Reads bring back what is away, and never more than was written.
+            spec, size = self.problem.tensors[tensor], self._size(tensor)
+            first, last = 2 * spec.uses[gap] + 2, 2 * spec.uses[gap + 1] + 1
+            share = _Share(tensor, gap, self._variable(size), {})
+            self._sums(share.read, first, last, size)
+            self.shares.append(share)
+            self.rows.append(([(1.0, share.away), (-1.0, share.read[last])], 0.0, 0.0))
+            if not spec.is_hosted:
+                written = self.written.setdefault(tensor, {})
+                self._sums(written, 2 * spec.uses[spec.final] + 2, last, size)
+                for slot in range(first + 1, last + 1):
+                    self.rows.append(([(1.0, written[slot]), (-1.0, share.read[slot])], 0.0, None))
+        # What moves in a slot, in time.
+        link = self.problem.link
+        scale = self.byte_unit / self.tick_unit
+        moved: dict[tuple[int, str], list[Term]] = defaultdict(list)
+        for sums in self.written.values():
+            _add_moves(moved, sums, scale * link.write_ticks, "write")
+        for share in self.shares:
+            _add_moves(moved, share.read, scale * link.read_ticks, "read" if link.is_duplex else "write")
+        for (slot, _), terms in moved.items():
+            step, is_step = divmod(slot, 2)
+            if is_step:
+                self.rows.append((terms, None, self.problem.durations[step] / self.tick_unit))
+            else:
+                self.rows.append(([*terms, (-1.0, self.stalls[step])], None, 0.0))
         self._room_rows()
 
     @property
     def variables(self) -> int:
-        """How many there are."""
+        """How many variables there are."""
         return len(self.upper)
 
     def as_dict(self) -> dict[str, Any]:
-        """As the worker takes it."""
+        """The program as the worker's process takes it."""
         return {
             "cost": self.cost,
             "integral": [False] * len(self.upper),
@@ -106,42 +130,12 @@ class _Fluid:
     def _size(self, tensor: int) -> float:
         return self.problem.tensors[tensor].size_bytes / self.byte_unit
 
-    def _share(self, tensor: int, gap: int) -> None:
-        """Reads bring back what is away, and never more than was written."""
-        spec, size = self.problem.tensors[tensor], self._size(tensor)
-        first, last = 2 * spec.uses[gap] + 2, 2 * spec.uses[gap + 1] + 1
-        share = _Share(tensor, gap, self._variable(size), {})
-        self._sums(share.read, first, last, size)
-        self.shares.append(share)
-        self.rows.append(([(1.0, share.away), (-1.0, share.read[last])], 0.0, 0.0))
-        if not spec.is_hosted:
-            written = self.written.setdefault(tensor, {})
-            self._sums(written, 2 * spec.uses[spec.final] + 2, last, size)
-            for slot in range(first + 1, last + 1):
-                self.rows.append(([(1.0, written[slot]), (-1.0, share.read[slot])], 0.0, None))
-
     def _sums(self, sums: dict[int, int], first: int, last: int, size: float) -> None:
         """A variable for what was moved before each slot, up to the last; nothing before the first, then never less."""
         for slot in range(max(first, *sums) + 1 if sums else first, last + 1):
             sums[slot] = self._variable(size if slot > first else 0.0)
             if slot > first:
                 self.rows.append(([(1.0, sums[slot]), (-1.0, sums[slot - 1])], 0.0, None))
-
-    def _link_rows(self) -> None:
-        """What moves in a slot, in time."""
-        link = self.problem.link
-        scale = self.byte_unit / self.tick_unit
-        moved: dict[tuple[int, str], list[Term]] = defaultdict(list)
-        for sums in self.written.values():
-            _add_moves(moved, sums, scale * link.write_ticks, "write")
-        for share in self.shares:
-            _add_moves(moved, share.read, scale * link.read_ticks, "read" if link.is_duplex else "write")
-        for (slot, _), terms in moved.items():
-            step, is_step = divmod(slot, 2)
-            if is_step:
-                self.rows.append((terms, None, self.problem.durations[step] / self.tick_unit))
-            else:
-                self.rows.append(([*terms, (-1.0, self.stalls[step])], None, 0.0))
 
     def _room_rows(self) -> None:
         """When a step starts and when it ends, what it does not use takes no more than is left."""

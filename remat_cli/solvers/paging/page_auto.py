@@ -40,7 +40,7 @@ class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proves: ClassVar[str] = "that nothing is faster than every op once"
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return Reason("it plans for one device") if len(problem.devices) > 1 else None
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
@@ -75,28 +75,18 @@ def _look(kind: Kind, question: PagingQuestion, limits: Limits, seconds: float) 
 
 
 def _time_ns(found: PagingFound) -> float:
-    return math.inf if found.paged is None else found.paged.paging.time_ns
+    return math.inf if found.time_ns is None else found.time_ns
 
 
 def _as_it_is(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
-    """Paging alone."""
+    """The baseline order, to be paged without recomputation."""
     yield PagingProposal("paging", baseline_order(question.problem))
-
-
-def _pofo(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
-    """POFO, where the model is a chain."""
-    return pofo_proposals(question, limits)
 
 
 def _capped(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
     """autocapper, where the model is a chain."""
-    return chain_proposals(
-        "autocapper", question, limits, partial(autocapper, is_over=partial(_is_over, halved(limits)))
-    )
-
-
-def _is_over(limits: Limits) -> bool:
-    return limits.is_over
+    half = halved(limits)
+    return chain_proposals("autocapper", question, limits, partial(autocapper, is_over=lambda: half.is_over))
 
 
 def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
@@ -123,5 +113,5 @@ def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[PagingProp
 
 
 KINDS_FOR_ANY: tuple[Kind, ...] = (_as_it_is, _recomputed)
-KINDS: tuple[Kind, ...] = (*KINDS_FOR_ANY, _capped, _pofo)
+KINDS: tuple[Kind, ...] = (*KINDS_FOR_ANY, _capped, pofo_proposals)
 """Each has a part of the time of its own, so that none is worse than by itself in it."""

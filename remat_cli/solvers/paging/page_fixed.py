@@ -23,7 +23,7 @@ class FixedOrderPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proves: ClassVar[str] = "a bound on its order in its sessions"
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return Reason("it plans for one device") if len(problem.devices) > 1 else None
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
@@ -41,7 +41,7 @@ class GreedyPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proves: ClassVar[str] = "nothing"
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return Reason("it plans for one device") if len(problem.devices) > 1 else None
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:

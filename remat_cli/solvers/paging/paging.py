@@ -59,7 +59,13 @@ def page(problem: PagedProblem, limits: Limits, starts: Iterable[PagedSchedule] 
     if not search.is_over and search.gaps <= FEW_GAPS:
         search.exactly(MOMENT)
     if not search.is_over:
-        search.bound = max(search.bound, *fluid_bounds([problem], _part(limits, FLUID_SHARE)))
+        # Limits that end after a share of what is left.
+        search.bound = max(
+            search.bound,
+            *fluid_bounds(
+                [problem], replace(limits, seconds=FLUID_SHARE * limits.seconds_left, started=time.monotonic())
+            ),
+        )
     if not search.is_over:
         search.exactly(limits.seconds_left)
     return search.answer()
@@ -71,11 +77,6 @@ def page_chain(chain: PagedChain, limits: Limits) -> tuple[ChainSteps, PagingAns
     sets = [chain.greedy_set(), *(found.stages for found in comm_sets(chain))]
     made = (two_phases(steps.problem, steps.turn, steps.gaps(stages)) for stages in dict.fromkeys(sets))
     return steps, page(steps.problem, limits, (schedule for schedule in made if schedule is not None))
-
-
-def _part(limits: Limits, share: float) -> Limits:
-    """Limits that end after a share of what is left."""
-    return replace(limits, seconds=share * limits.seconds_left, started=time.monotonic())
 
 
 def unpaged(problem: PagedProblem) -> PagedSchedule:
@@ -122,7 +123,7 @@ class _Search:
 
     @cached_property
     def gaps(self) -> int:
-        """How many may be worth paging."""
+        """How many gaps between uses may be worth paging."""
         return sum(1 for _ in hot_gaps(self.problem))
 
     def exactly(self, seconds: float) -> None:
@@ -147,7 +148,15 @@ class _Search:
         assert self.best is not None
         may_tell = not grain.is_down
         may_bound = grain.is_exact or grain.is_down
-        model = PagingModel(self.problem, grain, self._horizon(grain)).build(self._least(grain))
+        # The bound so far; a makespan in exact units is a whole number of them.
+        # No later than the best so far, and where times are rounded up, as much later as that can make it.
+        assert self.best is not None
+        assert self.run is not None
+        events = 0 if grain.is_exact else len(self.best.starts) + len(self.best.transfers)
+        horizon = grain.time(self.run.makespan) + events
+        model = PagingModel(self.problem, grain, horizon).build(
+            grain.time(self.bound) if grain.is_exact else self.bound // grain.ticks
+        )
         if may_tell:
             model.hint(self.best)
         outcome = search_exact(model, seconds, self.limits, partial(self._found, grain) if may_tell else _ignore)
@@ -155,22 +164,11 @@ class _Search:
         if may_bound and not outcome.is_infeasible:
             self.bound = max(self.bound, outcome.bound * grain.ticks)
 
-    def _least(self, grain: Grain) -> int:
-        """The bound so far; a makespan in exact units is a whole number of them."""
-        return grain.time(self.bound) if grain.is_exact else self.bound // grain.ticks
-
-    def _horizon(self, grain: Grain) -> int:
-        """No later than the best so far, and where times are rounded up, as much later as that can make it."""
-        assert self.best is not None
-        assert self.run is not None
-        events = 0 if grain.is_exact else len(self.best.starts) + len(self.best.transfers)
-        return grain.time(self.run.makespan) + events
-
     def _found(self, grain: Grain, schedule: PagedSchedule) -> None:
         self.offer("CP-SAT", run_rules(self.problem, rules_of(self.problem, schedule, grain.ticks)))
 
     def answer(self) -> PagingAnswer:
-        """What is known in the end."""
+        """The best schedule and bound that are known in the end."""
         if self.run is None:
             return PagingAnswer(Status.NOT_FOUND, self.bound, facts=self.facts)
         if self.bound > self.run.makespan:

@@ -61,3 +61,8 @@ class PagingFound:
     paged: PagedPlan | None = None
     seconds_to_best: float | None = None
     facts: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def time_ns(self) -> int | None:
+        """How long the plan takes, stalls included; None: nothing fits."""
+        return self.paged.paging.time_ns if self.paged else None

@@ -1,6 +1,6 @@
 """Schedules with fewer transfers: what searches page although there is room is kept instead."""
 
-from remat_cli.core.paging.paging import PagedProblem, PagedSchedule, PageTransfer
+from remat_cli.core.paging.paging import PagedProblem, PagedSchedule
 from remat_cli.core.paging.paging_judge import follow_paging
 
 
@@ -13,15 +13,13 @@ def without_idle_moves(problem: PagedProblem, schedule: PagedSchedule) -> PagedS
     reads = [move for move in schedule.transfers if move.direction == "read"]
     reads.sort(key=lambda move: (-problem.tensors[move.tensor].size_bytes, -move.start))
     for read in reads:
-        fewer = PagedSchedule(schedule.starts, _without(schedule.transfers, read))
+        # Leave out a read, and the write of its tensor if no other read needs that.
+        rest = tuple(move for move in schedule.transfers if move != read)
+        if any(move.tensor == read.tensor and move.direction == "read" for move in rest):
+            without = rest
+        else:
+            without = tuple(move for move in rest if move.tensor != read.tensor)
+        fewer = PagedSchedule(schedule.starts, without)
         if follow_paging(problem, fewer).peak_bytes <= problem.budget_bytes:
             schedule = fewer
     return schedule
-
-
-def _without(moves: tuple[PageTransfer, ...], read: PageTransfer) -> tuple[PageTransfer, ...]:
-    """Leave out a read, and the write of its tensor if no other read needs that."""
-    rest = tuple(move for move in moves if move != read)
-    if any(move.tensor == read.tensor and move.direction == "read" for move in rest):
-        return rest
-    return tuple(move for move in rest if move.tensor != read.tensor)

@@ -98,7 +98,12 @@ class _Session:
                 caps, count = wider, count + 1
         except OutOfTime:
             self.facts["stopped"] = "while building a model"
-        return self._outcome()
+        schedule = None if self.best.plan is None else self.best.plan.schedule
+        if schedule is None:
+            status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
+        else:
+            status = Status.OPTIMAL if self._gap_ns() <= 0 else Status.FEASIBLE
+        return Solution(status, self.limits.space, schedule, self.bound_ns, facts=self.facts)
 
     def _take_start(self, start: Schedule | None) -> None:
         """The start and the plain placements: the best within the budgets, and the fastest as hint if none is."""
@@ -213,14 +218,6 @@ class _Session:
         if self.work_left is not None:
             self.work_left = max(0.0, self.work_left - outcome.deterministic_seconds)
         return outcome
-
-    def _outcome(self) -> Solution:
-        schedule = None if self.best.plan is None else self.best.plan.schedule
-        if schedule is None:
-            status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
-        else:
-            status = Status.OPTIMAL if self._gap_ns() <= 0 else Status.FEASIBLE
-        return Solution(status, self.limits.space, schedule, self.bound_ns, facts=self.facts)
 
 
 def _is_even(problem: Problem) -> bool:

@@ -8,7 +8,7 @@ from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.plan import Compute, Copy, Plan, Schedule, Step
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.solvers.placing.exact_parts import Caps, Choices, HeldInstance, PlacementModel, StepChoice, StepEvent
+from remat_cli.solvers.placing.exact_parts import Caps, Choices, HeldInstance, PlacementModel, StepChoice
 
 
 def counts_of(problem: Problem, schedule: Schedule) -> Caps:
@@ -57,13 +57,18 @@ class _Hint:
     def __init__(self, model: PlacementModel, plan: Plan) -> None:
         self.model, self.plan = model, plan
         self.values: dict[int, tuple[Any, int]] = {}
-        self.event_of_step = _events_of_steps(model, plan.schedule)
+        # The event that each step is: those of an op or tensor are taken in turn.
+        computes, copies = [iter(family) for family in model.computes], [iter(family) for family in model.copies]
+        self.event_of_step = [
+            next(computes[step.op] if isinstance(step, Compute) else copies[step.tensor])
+            for step in plan.schedule.steps
+        ]
         self.step_of = {id(event): number for number, event in enumerate(self.event_of_step)}
         self.newest = {instance.tensor: value for value, instance in enumerate(plan.instances)}
         self.value_at = {(i.birth, i.tensor): value for value, i in enumerate(plan.instances)}
 
     def put(self, variable: Any, value: int) -> None:
-        """Set a variable."""
+        """Give a variable of the model its value in the hint."""
         self.values[variable.index] = (variable, int(value))
 
     def place_steps(self) -> None:
@@ -149,12 +154,6 @@ class _Hint:
         """Literals that follow from others, in the order in which they were made."""
         for derived in self.model.derived:
             self.put(derived.literal, derived.rule(bool(self.values[part.index][1]) for part in derived.parts))
-
-
-def _events_of_steps(model: PlacementModel, schedule: Schedule) -> list[StepEvent]:
-    """The event that each step is: those of an op or tensor are taken in turn."""
-    computes, copies = [iter(family) for family in model.computes], [iter(family) for family in model.copies]
-    return [next(computes[step.op] if isinstance(step, Compute) else copies[step.tensor]) for step in schedule.steps]
 
 
 def read_steps(steps: dict[Step, int], model: PlacementModel, value: Callable[[Any], int]) -> list[int]:

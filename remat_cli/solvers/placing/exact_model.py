@@ -92,7 +92,7 @@ class _Builder:
             self.before, self.after = list(range(count)), list(reversed(range(count)))
 
     def model(self) -> PlacementModel:
-        """What was built."""
+        """The model that was built."""
         families = tuple(self.computes), tuple(self.copies), tuple(self.instances), tuple(self.pairs)
         calls = tuple(self.used), tuple(self.entry)
         return PlacementModel(self.question, self.cp, *families, self.held, *calls, tuple(self.derived))
@@ -270,20 +270,17 @@ class _Builder:
             cp.add_bool_or([literal.negated(), reads.negated(), *([] if there is None else [there])])
         pair = InstanceRead(reader, instance, literal)
         if reader.is_compute:
-            self._share(pair)
+            # What a view or an in-place result asks of the instance that it shares storage with.
+            source = pair.instance.tensor
+            for tensor in self.problem.ops[pair.reader.index].outputs:
+                result = self.instances[tensor][pair.reader.copy]
+                if self.problem.tensors[tensor].view_of == source:
+                    literals = [pair.literal, *([] if result.kept is None else [result.kept.negated()])]
+                    self.cp.add(pair.instance.end >= result.end).only_enforce_if(literals)
+                if source in result.in_place:
+                    literals = [pair.literal, result.in_place[source]]
+                    self.cp.add(pair.instance.end <= pair.reader.start).only_enforce_if(literals)
         return pair
-
-    def _share(self, pair: InstanceRead) -> None:
-        """What a view or an in-place result asks of the instance that it shares storage with."""
-        source = pair.instance.tensor
-        for tensor in self.problem.ops[pair.reader.index].outputs:
-            result = self.instances[tensor][pair.reader.copy]
-            if self.problem.tensors[tensor].view_of == source:
-                literals = [pair.literal, *([] if result.kept is None else [result.kept.negated()])]
-                self.cp.add(pair.instance.end >= result.end).only_enforce_if(literals)
-            if source in result.in_place:
-                literals = [pair.literal, result.in_place[source]]
-                self.cp.add(pair.instance.end <= pair.reader.start).only_enforce_if(literals)
 
     def limit_memory(self) -> None:
         """In each memory, what is held at an event stays within the budget."""
@@ -294,7 +291,14 @@ class _Builder:
             for tensor, family in enumerate(self.instances):
                 size = units.sizes[memory][tensor]
                 demands += [(self._interval(instance, memory), size) for instance in family if size]
-            demands += self._workspaces(memory) + self._read_beyond(memory)
+            # What was made beyond a cap takes its bytes at least while it is read.
+            sizes = self.question.units.sizes[memory]
+            read_beyond = [
+                (self._at_start(reader, self._both(literal, reader.reading[memory])), sizes[tensor])
+                for reader, tensor, literal in self.reads_beyond
+                if memory in reader.reading and sizes[tensor]
+            ]
+            demands += self._workspaces(memory) + read_beyond
             for (weight, where), literal in self.held.items():
                 if where == memory:
                     whole = self.cp.new_optional_fixed_size_interval_var(0, self.horizon + 1, literal, "")
@@ -330,15 +334,6 @@ class _Builder:
                         found.append((self._at_start(event, literal), size))
         return found
 
-    def _read_beyond(self, memory: int) -> list[tuple[Any, int]]:
-        """What was made beyond a cap takes its bytes at least while it is read."""
-        sizes = self.question.units.sizes[memory]
-        return [
-            (self._at_start(reader, self._both(literal, reader.reading[memory])), sizes[tensor])
-            for reader, tensor, literal in self.reads_beyond
-            if memory in reader.reading and sizes[tensor]
-        ]
-
     def _at_start(self, event: StepEvent, literal: Any) -> Any:
         return self.cp.new_optional_fixed_size_interval_var(event.start, 1, literal, "")
 
@@ -357,25 +352,23 @@ class _Builder:
             for choice, literal in zip(event.choices, event.literals, strict=True)
         ]
         if any(device.call_ns for device in self.problem.devices):
-            terms += self._calls(unit)
+            self.used = [self.cp.new_bool_var("") for _ in self.problem.devices]
+            self.entry = [self.cp.new_bool_var("") for _ in self.problem.devices]
+            self.cp.add_exactly_one(self.entry)
+            for entry, used in zip(self.entry, self.used, strict=True):
+                self.cp.add_implication(entry, used)
+            for event in (event for family in self.computes for event in family):
+                for choice, literal in zip(event.choices, event.literals, strict=True):
+                    self.cp.add_implication(literal, self.used[choice.step.device])  # type: ignore[union-attr]
+            costs = [device.call_ns // unit for device in self.problem.devices]
+            calls = [cost * (used - first) for cost, used, first in zip(costs, self.used, self.entry, strict=True)]
+            terms += calls
         terms += [f.time_ns // unit * f.literal for f in (*self.more_computes.values(), *self.more_copies.values())]
         total = cp_model.LinearExpr.sum(terms)
         self.cp.minimize(total)
         excess = self.question.excess
         if excess is not None and excess.below_ns is not None:
             self.cp.add(total <= (excess.below_ns - 1) // unit)
-
-    def _calls(self, unit: int) -> list[Any]:
-        self.used = [self.cp.new_bool_var("") for _ in self.problem.devices]
-        self.entry = [self.cp.new_bool_var("") for _ in self.problem.devices]
-        self.cp.add_exactly_one(self.entry)
-        for entry, used in zip(self.entry, self.used, strict=True):
-            self.cp.add_implication(entry, used)
-        for event in (event for family in self.computes for event in family):
-            for choice, literal in zip(event.choices, event.literals, strict=True):
-                self.cp.add_implication(literal, self.used[choice.step.device])  # type: ignore[union-attr]
-        costs = [device.call_ns // unit for device in self.problem.devices]
-        return [cost * (used - first) for cost, used, first in zip(costs, self.used, self.entry, strict=True)]
 
 
 def _is_same_or_later(maker: StepEvent, reader: StepEvent) -> bool:

@@ -169,7 +169,7 @@ class Question:
 
     @property
     def horizon(self) -> int:
-        """The last event."""
+        """The number of the last event."""
         return self.caps.total - 1
 
 
@@ -261,5 +261,5 @@ class PlacementModel:
 
     @property
     def events(self) -> list[StepEvent]:
-        """Computes, then copies."""
+        """All events: computes, then copies."""
         return [event for family in (*self.computes, *self.copies) for event in family]

@@ -1,40 +1,7 @@
 """Kernels that change a schedule: put steps in, bring a value back, make a changed row legal again."""
 
-from remat_cli.solvers.placing.state import (
-    BEFORE_ITEM,
-    BIRTH,
-    CODE_ITEM,
-    COPIES,
-    COUNT,
-    DEVICES,
-    DIMS,
-    IN_PTR,
-    INS,
-    ITEMS,
-    LAST,
-    LENGTHS,
-    MARK,
-    MEMORIES,
-    MEMORY_OF,
-    NEWEST,
-    NUM,
-    OPS,
-    OUT_PTR,
-    OUTS,
-    PRIOR,
-    PRODUCER,
-    RANDOM,
-    REPEATABLE,
-    SIZE,
-    STACK,
-    STAMP,
-    TENSORS,
-    TRIAL,
-    capacity,
-    fastest,
-    fastest_time,
-    via,
-)
+from remat_cli.solvers.placing import rows
+from remat_cli.solvers.placing.state import capacity, fastest, fastest_time, via
 from remat_cli.solvers.search.state import Ints, kernel
 
 WIDEST = 12  # ops that are recomputed together
@@ -44,46 +11,48 @@ MOST_ITEMS = 200
 @kernel
 def uniform(w: Ints) -> float:
     """The next random number in [0, 1): a linear congruence, whose high bits are taken."""
-    w[NUM, RANDOM] = (w[NUM, RANDOM] * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-    return float(w[NUM, RANDOM] >> 11) / float(1 << 52)
+    w[rows.NUM, rows.RANDOM] = (
+        w[rows.NUM, rows.RANDOM] * 6364136223846793005 + 1442695040888963407
+    ) & 0x7FFFFFFFFFFFFFFF
+    return float(w[rows.NUM, rows.RANDOM] >> 11) / float(1 << 52)
 
 
 @kernel
 def add_item(w: Ints, before: int, code: int) -> None:
     """Note a step to be put in before another; those before the same one stand in the order noted."""
-    k = w[NUM, ITEMS]
+    k = w[rows.NUM, rows.ITEMS]
     if k < MOST_ITEMS:
-        w[NUM, ITEMS] = k + 1
-        while k > 0 and w[BEFORE_ITEM, k - 1] > before:
-            w[BEFORE_ITEM, k], w[CODE_ITEM, k] = w[BEFORE_ITEM, k - 1], w[CODE_ITEM, k - 1]
+        w[rows.NUM, rows.ITEMS] = k + 1
+        while k > 0 and w[rows.BEFORE_ITEM, k - 1] > before:
+            w[rows.BEFORE_ITEM, k], w[rows.CODE_ITEM, k] = w[rows.BEFORE_ITEM, k - 1], w[rows.CODE_ITEM, k - 1]
             k -= 1
-        w[BEFORE_ITEM, k], w[CODE_ITEM, k] = before, code
+        w[rows.BEFORE_ITEM, k], w[rows.CODE_ITEM, k] = before, code
 
 
 @kernel
 def put_items(net: Ints, w: Ints, row: int) -> bool:
     """Write row 0 with the noted steps put in to another row; whether there is room."""
-    length, items = w[LENGTHS, 0], w[NUM, ITEMS]
+    length, items = w[rows.LENGTHS, 0], w[rows.NUM, rows.ITEMS]
     if length + items > capacity(net):
         return False
     k = at = 0
     for p in range(length + 1):
-        while k < items and w[BEFORE_ITEM, k] == p:
-            w[TRIAL + row, at] = w[CODE_ITEM, k]
+        while k < items and w[rows.BEFORE_ITEM, k] == p:
+            w[rows.TRIAL + row, at] = w[rows.CODE_ITEM, k]
             at, k = at + 1, k + 1
         if p < length:
-            w[TRIAL + row, at] = w[TRIAL + 0, p]
+            w[rows.TRIAL + row, at] = w[rows.TRIAL + 0, p]
             at += 1
-    w[LENGTHS, row] = at
+    w[rows.LENGTHS, row] = at
     return True
 
 
 @kernel
 def instance_at(w: Ints, m: int, x: int, q: int) -> int:
     """The instance that a step put in before q would read of a tensor in a memory, or -1."""
-    i = w[NEWEST + 5 * m, x]
-    while i >= 0 and w[BIRTH, i] >= q:
-        i = w[PRIOR, i]
+    i = w[rows.NEWEST + 5 * m, x]
+    while i >= 0 and w[rows.BIRTH, i] >= q:
+        i = w[rows.PRIOR, i]
     return int(i)
 
 
@@ -94,11 +63,11 @@ def nearest_memory(net: Ints, w: Ints, m: int, x: int, q: int) -> int:
     The copy goes to memory m before step q.
     """
     best, least = -1, 0.0
-    for other in range(net[DIMS, MEMORIES]):
+    for other in range(net[rows.DIMS, rows.MEMORIES]):
         if other != m and net[via(net, other, m), x] >= 0:
             i = instance_at(w, other, x, q)
             if i >= 0:
-                cost = (net[via(net, other, m) + 1, x] + 1.0) * (1.0 if w[LAST, i] >= q else 1.5)
+                cost = (net[via(net, other, m) + 1, x] + 1.0) * (1.0 if w[rows.LAST, i] >= q else 1.5)
                 if best < 0 or cost < least:
                     best, least = other, cost
     return best
@@ -111,24 +80,24 @@ def gather(net: Ints, w: Ints, m: int, x: int, q: int, share: float) -> bool:
     An ancestor of up to `share` of the tensor's bytes is kept alive instead of brought back; others are copied from
     elsewhere or recomputed too, whichever takes less time. False where it cannot be done.
     """
-    w[NUM, STAMP] += 1
+    w[rows.NUM, rows.STAMP] += 1
     count = 1
-    w[STACK, 0] = net[PRODUCER, x]
-    w[MARK, net[PRODUCER, x]] = w[NUM, STAMP]
+    w[rows.STACK, 0] = net[rows.PRODUCER, x]
+    w[rows.MARK, net[rows.PRODUCER, x]] = w[rows.NUM, rows.STAMP]
     done = 0
     while done < count:
-        v = w[STACK, done]
+        v = w[rows.STACK, done]
         done += 1
-        if net[REPEATABLE, v] == 0 or fastest(net, m, v) < 0:
+        if net[rows.REPEATABLE, v] == 0 or fastest(net, m, v) < 0:
             return False
-        for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-            u = net[INS, k]
-            way = _way(net, w, m, u, q, net[SIZE, x] * share if count < WIDEST else 1e300)
+        for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+            u = net[rows.INS, k]
+            way = _way(net, w, m, u, q, net[rows.SIZE, x] * share if count < WIDEST else 1e300)
             if way == -2:
                 return False
             if way == -1:
-                w[STACK, count] = net[PRODUCER, u]
-                w[MARK, net[PRODUCER, u]] = w[NUM, STAMP]
+                w[rows.STACK, count] = net[rows.PRODUCER, u]
+                w[rows.MARK, net[rows.PRODUCER, u]] = w[rows.NUM, rows.STAMP]
                 count += 1
             elif way > 0:
                 add_item(w, q, net[via(net, way - 1, m), u])
@@ -139,13 +108,13 @@ def gather(net: Ints, w: Ints, m: int, x: int, q: int, share: float) -> bool:
 @kernel
 def _way(net: Ints, w: Ints, m: int, u: int, q: int, small: float) -> int:
     """How an ancestor comes to be there: 0 it is, 1 + memory: copied from it, -1 recomputed, -2 not at all."""
-    if w[MARK, net[PRODUCER, u]] == w[NUM, STAMP]:
+    if w[rows.MARK, net[rows.PRODUCER, u]] == w[rows.NUM, rows.STAMP]:
         return 0
     i = instance_at(w, m, u, q)
-    if i >= 0 and (w[LAST, i] >= q or net[SIZE, u] <= small):
+    if i >= 0 and (w[rows.LAST, i] >= q or net[rows.SIZE, u] <= small):
         return 0
-    v, other = net[PRODUCER, u], nearest_memory(net, w, m, u, q)
-    can_run = net[REPEATABLE, v] == 1 and fastest(net, m, v) >= 0 and small < 1e300
+    v, other = net[rows.PRODUCER, u], nearest_memory(net, w, m, u, q)
+    can_run = net[rows.REPEATABLE, v] == 1 and fastest(net, m, v) >= 0 and small < 1e300
     if can_run and (other < 0 or fastest_time(net, m, v) <= net[via(net, other, m) + 1, u]):
         return -1
     if other >= 0:
@@ -157,14 +126,14 @@ def _way(net: Ints, w: Ints, m: int, u: int, q: int, small: float) -> int:
 def _note_bundle(net: Ints, w: Ints, m: int, q: int, count: int) -> None:
     """Note the computes of a bundle in the order of ops."""
     for a in range(1, count):
-        v, b = w[STACK, a], a
-        while b > 0 and w[STACK, b - 1] > v:
-            w[STACK, b] = w[STACK, b - 1]
+        v, b = w[rows.STACK, a], a
+        while b > 0 and w[rows.STACK, b - 1] > v:
+            w[rows.STACK, b] = w[rows.STACK, b - 1]
             b -= 1
-        w[STACK, b] = v
+        w[rows.STACK, b] = v
     for a in range(count):
-        v = w[STACK, a]
-        add_item(w, q, v * net[DIMS, DEVICES] + fastest(net, m, v))
+        v = w[rows.STACK, a]
+        add_item(w, q, v * net[rows.DIMS, rows.DEVICES] + fastest(net, m, v))
 
 
 @kernel
@@ -174,72 +143,76 @@ def legalise(net: Ints, w: Ints, recompute: float) -> bool:
     A copy of what is not there goes; so does a second run of what must not be repeated. `recompute` is the chance
     that a value that is elsewhere is computed anew. False where it cannot be done.
     """
-    length, w[LENGTHS, 1] = w[LENGTHS, 0], 0
-    for m in range(net[DIMS, MEMORIES]):
-        for x in range(net[DIMS, TENSORS]):
-            w[NEWEST + 5 * m, x] = -1
-    for v in range(net[DIMS, OPS]):
-        w[COUNT, v] = 0
+    length, w[rows.LENGTHS, 1] = w[rows.LENGTHS, 0], 0
+    for m in range(net[rows.DIMS, rows.MEMORIES]):
+        for x in range(net[rows.DIMS, rows.TENSORS]):
+            w[rows.NEWEST + 5 * m, x] = -1
+    for v in range(net[rows.DIMS, rows.OPS]):
+        w[rows.COUNT, v] = 0
     for p in range(length):
-        code = w[TRIAL + 0, p]
-        if code >= net[DIMS, COPIES]:
+        code = w[rows.TRIAL + 0, p]
+        if code >= net[rows.DIMS, rows.COPIES]:
             _pass_copy(net, w, code)
-        elif _is_due(net, w, code // net[DIMS, DEVICES]) and not _run(net, w, code, recompute):
+        elif _is_due(net, w, code // net[rows.DIMS, rows.DEVICES]) and not _run(net, w, code, recompute):
             return False
-        if w[LENGTHS, 1] + 80 > capacity(net):
+        if w[rows.LENGTHS, 1] + 80 > capacity(net):
             return False
-    w[LENGTHS, 0] = w[LENGTHS, 1]
-    for p in range(w[LENGTHS, 1]):
-        w[TRIAL + 0, p] = w[TRIAL + 1, p]
+    w[rows.LENGTHS, 0] = w[rows.LENGTHS, 1]
+    for p in range(w[rows.LENGTHS, 1]):
+        w[rows.TRIAL + 0, p] = w[rows.TRIAL + 1, p]
     return True
 
 
 @kernel
 def _is_due(net: Ints, w: Ints, v: int) -> bool:
     """Whether an op may run where row 1 ends now."""
-    return bool(w[COUNT, v] == 0 or net[REPEATABLE, v] == 1)
+    return bool(w[rows.COUNT, v] == 0 or net[rows.REPEATABLE, v] == 1)
 
 
 @kernel
 def _emit(net: Ints, w: Ints, code: int) -> None:
-    if w[LENGTHS, 1] < capacity(net):
-        w[TRIAL + 1, w[LENGTHS, 1]] = code
-        w[LENGTHS, 1] += 1
+    if w[rows.LENGTHS, 1] < capacity(net):
+        w[rows.TRIAL + 1, w[rows.LENGTHS, 1]] = code
+        w[rows.LENGTHS, 1] += 1
 
 
 @kernel
 def _pass_copy(net: Ints, w: Ints, code: int) -> None:
-    rest = (code - net[DIMS, COPIES]) // net[DIMS, DEVICES]
-    x, a = rest // net[DIMS, DEVICES], net[MEMORY_OF, rest % net[DIMS, DEVICES]]
-    if w[NEWEST + 5 * a, x] >= 0:
+    rest = (code - net[rows.DIMS, rows.COPIES]) // net[rows.DIMS, rows.DEVICES]
+    x, a = rest // net[rows.DIMS, rows.DEVICES], net[rows.MEMORY_OF, rest % net[rows.DIMS, rows.DEVICES]]
+    if w[rows.NEWEST + 5 * a, x] >= 0:
         _emit(net, w, code)
-        w[NEWEST + 5 * (net[MEMORY_OF, (code - net[DIMS, COPIES]) % net[DIMS, DEVICES]]), x] = 0
+        w[
+            rows.NEWEST
+            + 5 * (net[rows.MEMORY_OF, (code - net[rows.DIMS, rows.COPIES]) % net[rows.DIMS, rows.DEVICES]]),
+            x,
+        ] = 0
 
 
 @kernel
 def _run(net: Ints, w: Ints, code: int, recompute: float) -> bool:
     """Emit a compute and all that it lacks, depth first."""
     depth = 1
-    w[STACK, 0] = code
+    w[rows.STACK, 0] = code
     while depth > 0:
-        code = w[STACK, depth - 1]
-        v, m = code // net[DIMS, DEVICES], net[MEMORY_OF, code % net[DIMS, DEVICES]]
+        code = w[rows.STACK, depth - 1]
+        v, m = code // net[rows.DIMS, rows.DEVICES], net[rows.MEMORY_OF, code % net[rows.DIMS, rows.DEVICES]]
         missing = -1
-        for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-            if w[NEWEST + 5 * m, net[INS, k]] < 0 and missing < 0:
-                missing = net[INS, k]
+        for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+            if w[rows.NEWEST + 5 * m, net[rows.INS, k]] < 0 and missing < 0:
+                missing = net[rows.INS, k]
         if missing < 0:
             _emit(net, w, code)
-            w[COUNT, v] += 1
-            for k in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
-                w[NEWEST + 5 * m, net[OUTS, k]] = 0
+            w[rows.COUNT, v] += 1
+            for k in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+                w[rows.NEWEST + 5 * m, net[rows.OUTS, k]] = 0
             depth -= 1
             continue
         producer = _bring(net, w, m, missing, recompute)
-        if producer == -2 or depth + 1 >= 64 or w[LENGTHS, 1] + 8 > capacity(net):
+        if producer == -2 or depth + 1 >= 64 or w[rows.LENGTHS, 1] + 8 > capacity(net):
             return False
         if producer >= 0:
-            w[STACK, depth] = producer
+            w[rows.STACK, depth] = producer
             depth += 1
     return True
 
@@ -248,21 +221,21 @@ def _run(net: Ints, w: Ints, code: int, recompute: float) -> bool:
 def _bring(net: Ints, w: Ints, m: int, x: int, recompute: float) -> int:
     """Copy a value, and return -1; or the compute that makes it, or -2 where nothing does."""
     best = -1
-    for other in range(net[DIMS, MEMORIES]):
-        is_there = w[NEWEST + 5 * other, x] >= 0 and net[via(net, other, m), x] >= 0
+    for other in range(net[rows.DIMS, rows.MEMORIES]):
+        is_there = w[rows.NEWEST + 5 * other, x] >= 0 and net[via(net, other, m), x] >= 0
         if is_there and (best < 0 or net[via(net, other, m) + 1, x] < net[via(net, best, m) + 1, x]):
             best = other
-    v = net[PRODUCER, x]
-    can_run = w[COUNT, v] == 0 or net[REPEATABLE, v] == 1
+    v = net[rows.PRODUCER, x]
+    can_run = w[rows.COUNT, v] == 0 or net[rows.REPEATABLE, v] == 1
     if best >= 0 and not (can_run and fastest(net, m, v) >= 0 and uniform(w) < recompute):
         _emit(net, w, net[via(net, best, m), x])
-        w[NEWEST + 5 * m, x] = 0
+        w[rows.NEWEST + 5 * m, x] = 0
         return -1
     if not can_run:
         return -2
     if fastest(net, m, v) >= 0:
-        return int(v * net[DIMS, DEVICES] + fastest(net, m, v))
-    for other in range(net[DIMS, MEMORIES]):
+        return int(v * net[rows.DIMS, rows.DEVICES] + fastest(net, m, v))
+    for other in range(net[rows.DIMS, rows.MEMORIES]):
         if fastest(net, other, v) >= 0 and net[via(net, other, m), x] >= 0:
-            return int(v * net[DIMS, DEVICES] + fastest(net, other, v))
+            return int(v * net[rows.DIMS, rows.DEVICES] + fastest(net, other, v))
     return -2

@@ -2,6 +2,7 @@
 
 import math
 
+from remat_cli.solvers.placing import rows
 from remat_cli.solvers.placing.judge import evaluate
 from remat_cli.solvers.placing.moves import (
     add_item,
@@ -13,31 +14,7 @@ from remat_cli.solvers.placing.moves import (
     uniform,
 )
 from remat_cli.solvers.placing.relief import copy_row, repair
-from remat_cli.solvers.placing.state import (
-    COPIES,
-    COUNT,
-    DEVICES,
-    DIMS,
-    EVALUATIONS,
-    IN_PTR,
-    INS,
-    ITEMS,
-    LAST,
-    LENGTHS,
-    MAKES_PTR,
-    MARK,
-    MEMORY_OF,
-    NUM,
-    OUT_PTR,
-    OUTS,
-    OVER,
-    OVERLAP,
-    STAMP,
-    TIME,
-    TIMES,
-    TRIAL,
-    via,
-)
+from remat_cli.solvers.placing.state import via
 from remat_cli.solvers.search.state import Ints, kernel
 
 # A record: length, time, excess, then codes.
@@ -46,24 +23,24 @@ HEADER = 3
 
 @kernel
 def load(w: Ints, record: Ints) -> None:
-    """Write a record to row 0."""
-    w[LENGTHS, 0] = record[0]
+    """Make a saved schedule the one in row 0."""
+    w[rows.LENGTHS, 0] = record[0]
     for p in range(record[0]):
-        w[TRIAL + 0, p] = record[HEADER + p]
+        w[rows.TRIAL + 0, p] = record[HEADER + p]
 
 
 @kernel
 def save(w: Ints, record: Ints) -> None:
     """Write row 0, evaluated, to a record."""
-    record[0], record[1], record[2] = w[LENGTHS, 0], w[NUM, TIME], w[NUM, OVER]
-    for p in range(w[LENGTHS, 0]):
-        record[HEADER + p] = w[TRIAL + 0, p]
+    record[0], record[1], record[2] = w[rows.LENGTHS, 0], w[rows.NUM, rows.TIME], w[rows.NUM, rows.OVER]
+    for p in range(w[rows.LENGTHS, 0]):
+        record[HEADER + p] = w[rows.TRIAL + 0, p]
 
 
 @kernel
 def _is_extra(net: Ints, w: Ints, code: int) -> bool:
     """Whether a step may go without an op being left out."""
-    return bool(code >= net[DIMS, COPIES] or w[COUNT, code // net[DIMS, DEVICES]] > 1)
+    return bool(code >= net[rows.DIMS, rows.COPIES] or w[rows.COUNT, code // net[rows.DIMS, rows.DEVICES]] > 1)
 
 
 @kernel
@@ -71,20 +48,20 @@ def drop_dead(net: Ints, w: Ints) -> bool:
     """Leave out the extra steps of row 0, evaluated, whose results nobody reads; false if it is no longer legal."""
     for _ in range(20):
         at = 0
-        for p in range(w[LENGTHS, 0]):
+        for p in range(w[rows.LENGTHS, 0]):
             is_read = False
-            for i in range(w[MAKES_PTR, p], w[MAKES_PTR, p + 1]):
-                is_read |= w[LAST, i] > p
-            code = w[TRIAL + 0, p]
+            for i in range(w[rows.MAKES_PTR, p], w[rows.MAKES_PTR, p + 1]):
+                is_read |= w[rows.LAST, i] > p
+            code = w[rows.TRIAL + 0, p]
             if not is_read and _is_extra(net, w, code):
-                if code < net[DIMS, COPIES]:
-                    w[COUNT, code // net[DIMS, DEVICES]] -= 1
+                if code < net[rows.DIMS, rows.COPIES]:
+                    w[rows.COUNT, code // net[rows.DIMS, rows.DEVICES]] -= 1
             else:
-                w[TRIAL + 0, at] = code
+                w[rows.TRIAL + 0, at] = code
                 at += 1
-        if at == w[LENGTHS, 0]:
+        if at == w[rows.LENGTHS, 0]:
             return True
-        w[LENGTHS, 0] = at
+        w[rows.LENGTHS, 0] = at
         if not evaluate(net, w, 0):
             return False
     return True
@@ -93,15 +70,15 @@ def drop_dead(net: Ints, w: Ints) -> bool:
 @kernel
 def _remove_extras(net: Ints, w: Ints) -> None:
     """Take some extra steps out of row 0, neighbours in the schedule or from anywhere."""
-    length, goal, near = w[LENGTHS, 0], 1 + int(6 * uniform(w) * uniform(w)), uniform(w) < 0.6
+    length, goal, near = w[rows.LENGTHS, 0], 1 + int(6 * uniform(w) * uniform(w)), uniform(w) < 0.6
     p, gone = int(uniform(w) * length), 0
     for _ in range(2 * length):
         p = (p + 1) % length
-        code = w[TRIAL + 0, p]
+        code = w[rows.TRIAL + 0, p]
         if code >= 0 and _is_extra(net, w, code):
-            if code < net[DIMS, COPIES]:
-                w[COUNT, code // net[DIMS, DEVICES]] -= 1
-            w[TRIAL + 0, p] = -1
+            if code < net[rows.DIMS, rows.COPIES]:
+                w[rows.COUNT, code // net[rows.DIMS, rows.DEVICES]] -= 1
+            w[rows.TRIAL + 0, p] = -1
             gone += 1
             if gone == goal:
                 break
@@ -112,27 +89,27 @@ def _remove_extras(net: Ints, w: Ints) -> None:
 @kernel
 def _close_up(w: Ints) -> None:
     at = 0
-    for p in range(w[LENGTHS, 0]):
-        if w[TRIAL + 0, p] >= 0:
-            w[TRIAL + 0, at] = w[TRIAL + 0, p]
+    for p in range(w[rows.LENGTHS, 0]):
+        if w[rows.TRIAL + 0, p] >= 0:
+            w[rows.TRIAL + 0, at] = w[rows.TRIAL + 0, p]
             at += 1
-    w[LENGTHS, 0] = at
+    w[rows.LENGTHS, 0] = at
 
 
 @kernel
 def _move_ops(net: Ints, w: Ints) -> None:
     """Give a random compute, and some that follow it and share tensors with it, another device."""
-    p, devices = int(uniform(w) * w[LENGTHS, 0]), net[DIMS, DEVICES]
+    p, devices = int(uniform(w) * w[rows.LENGTHS, 0]), net[rows.DIMS, rows.DEVICES]
     d = int(uniform(w) * devices)
     goal = 1 + int(12 * uniform(w) * uniform(w) * uniform(w))
-    w[NUM, STAMP] += 1
+    w[rows.NUM, rows.STAMP] += 1
     moved = 0
-    for q in range(p, min(p + 60, w[LENGTHS, 0])):
-        code = w[TRIAL + 0, q]
-        if code >= net[DIMS, COPIES] or code % devices == d or net[TIMES + 2 * d, code // devices] < 0:
+    for q in range(p, min(p + 60, w[rows.LENGTHS, 0])):
+        code = w[rows.TRIAL + 0, q]
+        if code >= net[rows.DIMS, rows.COPIES] or code % devices == d or net[rows.TIMES + 2 * d, code // devices] < 0:
             continue
         if moved == 0 or _touches(net, w, code // devices):
-            w[TRIAL + 0, q] = code // devices * devices + d
+            w[rows.TRIAL + 0, q] = code // devices * devices + d
             _touch(net, w, code // devices)
             moved += 1
             if moved == goal:
@@ -142,51 +119,51 @@ def _move_ops(net: Ints, w: Ints) -> None:
 @kernel
 def _touches(net: Ints, w: Ints, v: int) -> bool:
     is_marked = False
-    for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-        is_marked |= w[MARK, net[INS, k]] == w[NUM, STAMP]
+    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+        is_marked |= w[rows.MARK, net[rows.INS, k]] == w[rows.NUM, rows.STAMP]
     return is_marked
 
 
 @kernel
 def _touch(net: Ints, w: Ints, v: int) -> None:
-    for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-        w[MARK, net[INS, k]] = w[NUM, STAMP]
-    for k in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
-        w[MARK, net[OUTS, k]] = w[NUM, STAMP]
+    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+        w[rows.MARK, net[rows.INS, k]] = w[rows.NUM, rows.STAMP]
+    for k in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+        w[rows.MARK, net[rows.OUTS, k]] = w[rows.NUM, rows.STAMP]
 
 
 @kernel
 def _shift(net: Ints, w: Ints) -> None:
     """Move a step of row 0 to another place: near, or anywhere."""
-    length = w[LENGTHS, 0]
+    length = w[rows.LENGTHS, 0]
     p = int(uniform(w) * length)
-    if net[DIMS, OVERLAP] == 1 and uniform(w) < 0.7:
+    if net[rows.DIMS, rows.OVERLAP] == 1 and uniform(w) < 0.7:
         for _ in range(length):
-            if w[TRIAL + 0, p] >= net[DIMS, COPIES]:
+            if w[rows.TRIAL + 0, p] >= net[rows.DIMS, rows.COPIES]:
                 break
             p = (p + 1) % length
     reach = length if uniform(w) < 0.2 else 30
     q = min(length - 1, max(0, p + int((2.0 * uniform(w) - 1.0) * reach)))
-    code = w[TRIAL + 0, p]
+    code = w[rows.TRIAL + 0, p]
     step = 1 if q > p else -1
     while p != q:
-        w[TRIAL + 0, p] = w[TRIAL + 0, p + step]
+        w[rows.TRIAL + 0, p] = w[rows.TRIAL + 0, p + step]
         p += step
-    w[TRIAL + 0, q] = code
+    w[rows.TRIAL + 0, q] = code
 
 
 @kernel
 def _bring_early(net: Ints, w: Ints) -> None:
     """Put a copy or a recompute of something that an op reads before it, needed or not."""
-    p = int(uniform(w) * w[LENGTHS, 0])
-    code = w[TRIAL + 0, p]
-    if code >= net[DIMS, COPIES]:
+    p = int(uniform(w) * w[rows.LENGTHS, 0])
+    code = w[rows.TRIAL + 0, p]
+    if code >= net[rows.DIMS, rows.COPIES]:
         return
-    v, m = code // net[DIMS, DEVICES], net[MEMORY_OF, code % net[DIMS, DEVICES]]
-    if net[IN_PTR, v] == net[IN_PTR, v + 1]:
+    v, m = code // net[rows.DIMS, rows.DEVICES], net[rows.MEMORY_OF, code % net[rows.DIMS, rows.DEVICES]]
+    if net[rows.IN_PTR, v] == net[rows.IN_PTR, v + 1]:
         return
-    x = net[INS, net[IN_PTR, v] + int(uniform(w) * (net[IN_PTR, v + 1] - net[IN_PTR, v]))]
-    w[NUM, ITEMS] = 0
+    x = net[rows.INS, net[rows.IN_PTR, v] + int(uniform(w) * (net[rows.IN_PTR, v + 1] - net[rows.IN_PTR, v]))]
+    w[rows.NUM, rows.ITEMS] = 0
     other = nearest_memory(net, w, m, x, p)
     if other >= 0 and uniform(w) < 0.5:
         add_item(w, p, net[via(net, other, m), x])
@@ -215,9 +192,9 @@ def _change(net: Ints, w: Ints) -> bool:
 
 @kernel
 def _is_accepted(w: Ints, current: Ints, heat: float) -> bool:
-    if w[NUM, OVER] > 0 or current[2] > 0:
-        return bool(w[NUM, OVER] <= current[2])
-    return bool(w[NUM, TIME] <= current[1] - heat * math.log(1.0 - uniform(w)))
+    if w[rows.NUM, rows.OVER] > 0 or current[2] > 0:
+        return bool(w[rows.NUM, rows.OVER] <= current[2])
+    return bool(w[rows.NUM, rows.TIME] <= current[1] - heat * math.log(1.0 - uniform(w)))
 
 
 @kernel
@@ -227,8 +204,8 @@ def search(net: Ints, w: Ints, records: Ints, heat: float, evaluations: int) -> 
     A better one goes to `records[1]`. Ends when so many schedules more have been followed.
     """
     current, best = records[0], records[1]
-    most = w[NUM, EVALUATIONS] + evaluations
-    while w[NUM, EVALUATIONS] < most:
+    most = w[rows.NUM, rows.EVALUATIONS] + evaluations
+    while w[rows.NUM, rows.EVALUATIONS] < most:
         load(w, current)
         evaluate(net, w, 0)
         if not _change(net, w):

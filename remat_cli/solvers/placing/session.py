@@ -82,7 +82,10 @@ class Knowledge:
             return True
         if self.limits.work is not None:
             return self.work >= self.limits.work
-        return self._is_stale()
+        if self.patience <= 0 or self.best is None:
+            return False
+        patience = self.patience * max(1.0, len(self.problem.ops) / 100)
+        return time.monotonic() - self.improved_at > max(patience, 2 * self.found_after)
 
     def part(self, share: float, take: Callable[[Schedule | None, int | None], None] | None = None) -> Limits:
         """A share of what is left, for a member whose reports go to `take`."""
@@ -97,7 +100,7 @@ class Knowledge:
         )
 
     def solution(self) -> Solution:
-        """What is known now."""
+        """The solver's answer: what is known now."""
         if self.best is None:
             status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
             return Solution(
@@ -105,12 +108,6 @@ class Knowledge:
             )
         status = Status.OPTIMAL if self.best_ns == self.bound_ns else Status.FEASIBLE
         return Solution(status, self.limits.space, self.best, self.bound_ns, facts=self.facts)
-
-    def _is_stale(self) -> bool:
-        if self.patience <= 0 or self.best is None:
-            return False
-        patience = self.patience * max(1.0, len(self.problem.ops) / 100)
-        return time.monotonic() - self.improved_at > max(patience, 2 * self.found_after)
 
     def _fits(self, schedule: Schedule) -> bool:
         try:

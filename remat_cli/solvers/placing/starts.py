@@ -109,7 +109,18 @@ def make_home(problem: Problem, memory: int) -> Home | None:
             return None
         ops.append(made[0])
         chosen.append(made[1])
-    return Home(_home_problem(problem, memory, ops, foreign), problem, memory, tuple(chosen))
+    # Weights of the ops run here are fixed; what a foreign op makes has storage of its own.
+    spec = problem.memories[memory]
+    fixed = spec.fixed_bytes
+    if len(problem.memories) > 1:
+        held = {w for op, is_foreign in enumerate(foreign) if not is_foreign for w in problem.ops[op].weights}
+        fixed += sum(problem.weight_bytes[w] for w in held)
+    tensors = tuple(
+        msgspec.structs.replace(tensor, view_of=None) if foreign[tensor.producer] else tensor
+        for tensor in problem.tensors
+    )
+    home_problem = _one_device(problem, tuple(ops), tensors, Memory(spec.name, spec.budget_bytes, fixed))
+    return Home(home_problem, problem, memory, tuple(chosen))
 
 
 def _fastest(problem: Problem, op: int, devices: Sequence[int]) -> int | None:
@@ -138,20 +149,6 @@ def _foreign_op(problem: Problem, op: int, side: int) -> tuple[OpSpec, int] | No
         return None
     made = OpSpec(spec.inputs, spec.outputs, (best[0],), (0,), repeatable=spec.repeatable or not spec.inputs)
     return made, best[1]
-
-
-def _home_problem(problem: Problem, memory: int, ops: list[OpSpec], foreign: Sequence[bool]) -> Problem:
-    """Weights of the ops run here are fixed; what a foreign op makes has storage of its own."""
-    spec = problem.memories[memory]
-    fixed = spec.fixed_bytes
-    if len(problem.memories) > 1:
-        held = {w for op, is_foreign in enumerate(foreign) if not is_foreign for w in problem.ops[op].weights}
-        fixed += sum(problem.weight_bytes[w] for w in held)
-    tensors = tuple(
-        msgspec.structs.replace(tensor, view_of=None) if foreign[tensor.producer] else tensor
-        for tensor in problem.tensors
-    )
-    return _one_device(problem, tuple(ops), tensors, Memory(spec.name, spec.budget_bytes, fixed))
 
 
 def relaxed_problem(problem: Problem) -> Problem:

@@ -1,6 +1,6 @@
 """What the placement kernels work on: a problem for several devices and schedules of it, as two tables of integers.
 
-Rows are named by the constants below: `net[SIZE, x]`, `w[LAST, i]`. Two plain arrays instead of some fifty keep
+Rows have names in `rows`: `net[rows.SIZE, x]`, `w[rows.LAST, i]`. Two plain arrays instead of some fifty keep
 compilation short and calls cheap. `net` never changes; `w` is scratch of one thread, which holds schedules in its
 TRIAL rows and what the last evaluation found in the others.
 
@@ -14,138 +14,33 @@ import numpy as np
 
 from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
 from remat_cli.core.schedule.problem import Problem
+from remat_cli.solvers.placing import rows
 from remat_cli.solvers.search.state import Ints, kernel
-
-# Rows of a net. Behind them, where DIMS says, stand the tables of copies and of the fastest devices.
-(
-    DIMS,  # the numbers named below
-    IN_PTR,  # per op: where its INS begin
-    INS,
-    OUT_PTR,  # per op: where its OUTS begin
-    OUTS,
-    PAIR_PTR,  # per op: where its in-place pairs begin
-    PAIR_FROM,
-    PAIR_TO,
-    WEIGHT_PTR,  # per op: where its WEIGHTS begin
-    WEIGHTS,
-    REPEATABLE,  # per op: 0 or 1
-    SIZE,  # per tensor: bytes
-    PRODUCER,  # per tensor
-    BASE,  # per tensor: what it views, or -1
-    KEPT,  # per tensor: 0 or 1
-    WEIGHT_BYTES,  # per weight
-    MEMORY_OF,  # per device
-    CALL,  # per device: what handing over to it takes
-    ROOM,  # per memory: bytes beside the fixed part
-    TIMES,  # per op, two rows further for each device; -1 where it cannot run
-    WORKSPACES,  # likewise
-) = range(21)
-
-# Entries of row DIMS.
-(
-    OPS,
-    DEVICES,
-    MEMORIES,
-    TENSORS,
-    OVERLAP,  # 1: copies run beside computes
-    PINNED,  # 1: first computations keep their order
-    COPIES,  # code of the first copy
-    COPY_TIMES,  # first of the rows of copy times, by source and target device; -1 where impossible
-    VIA,  # first of the rows of the fastest copies, by source and target memory, two each: code and time
-    FASTEST,  # first of the rows of fastest devices, by memory; -1 where none can run the op
-) = range(10)
-
-# Rows of a work. Instances are numbered as they are made.
-(
-    NUM,  # the numbers named below
-    ANYWHERE,  # per tensor: its newest instance in any memory
-    COUNT,  # per op: computes so far
-    TENSOR,  # per instance ...
-    MEMORY,
-    BIRTH,
-    LAST,  # its last use
-    MOMENT,  # per step: when a compute begins, when a copy ends
-    PRIOR,  # the instance of the same tensor in the same memory before it
-    STORAGE,
-    UPCOMING,  # scratch: its next use after the step looked at
-    PREVIOUS,  # scratch: its last use before that
-    BYTES,  # per storage ...
-    BORN,
-    NEWBORN,  # the last instance made in it
-    ENDS,
-    WHERE,  # its memory
-    READS_PTR,  # per step: where its READS begin
-    READS,
-    MAKES_PTR,  # per step: the first instance it makes
-    MARK,  # scratch per op or tensor: stamps
-    STACK,  # scratch: ops or codes under way
-    BEFORE_ITEM,  # scratch: steps to be put in: before which step
-    CODE_ITEM,
-    HOT_AT,  # scratch: steps of one memory that are over budget
-    HOT_BY,
-    SCORE,  # candidates for relief: logarithm of the score
-    PICK,  # ... and in five rows instance, next use, previous use, kind, other memory
-) = range(28)
-(
-    LENGTHS,  # of the trial rows
-    TRIAL,  # five rows of codes: schedules under way
-) = range(32, 34)
-# From here on five rows for each memory.
-(
-    NEWEST,  # per tensor: its newest instance there, -1 if none
-    READY,  # per tensor: when it is there
-    MEM,  # per step: bytes
-    HELD,  # per weight: stamp of the evaluation that counted it
-    LINK,  # per target memory: when the link is free
-) = range(38, 43)
-
-# Entries of row NUM.
-(
-    TIME,
-    OVER,  # bytes above budget, summed over steps and memories
-    INSTANCES,
-    STORAGES,
-    STAMP,
-    RANDOM,  # state of the random numbers
-    EVALUATIONS,  # schedules followed so far
-    PICKS,  # candidates for relief
-    ITEMS,  # steps to be put in
-    HOT_MEMORY,
-    HOT_STEP,
-    HOTS,  # entries of HOT_AT
-    LAST_FIRST,  # op computed for the first time last
-    CLOCK,
-    BEFORE,  # device of the compute before
-    READ_COUNT,
-    DONE,  # ops computed at least once
-) = range(17)
-
-SCALE = 2.0**40  # keeps logarithms apart when they are stored as integers
 
 
 @kernel
 def fastest(net: Ints, m: int, v: int) -> int:
     """The device of a memory that runs an op fastest, -1 if none does."""
-    return int(net[net[DIMS, FASTEST] + m, v])
+    return int(net[net[rows.DIMS, rows.FASTEST] + m, v])
 
 
 @kernel
 def fastest_time(net: Ints, m: int, v: int) -> int:
     """The time of an op on the device of a memory that runs it fastest."""
-    return int(net[TIMES + 2 * net[net[DIMS, FASTEST] + m, v], v])
+    return int(net[rows.TIMES + 2 * net[net[rows.DIMS, rows.FASTEST] + m, v], v])
 
 
 @kernel
 def via(net: Ints, a: int, b: int) -> int:
     """The row with the codes of the fastest copies from one memory to another; their times are in the next."""
-    return int(net[DIMS, VIA] + 2 * (a * net[DIMS, MEMORIES] + b))
+    return int(net[rows.DIMS, rows.VIA] + 2 * (a * net[rows.DIMS, rows.MEMORIES] + b))
 
 
 def make_net(problem: Problem, is_pinned: bool = False) -> Ints:
     """The table of a problem; `is_pinned` keeps first computations in baseline order."""
     tensors, devices = problem.tensors, problem.devices
-    rows: list[Sequence[int]] = [(), *_op_rows(problem)]
-    rows += [
+    entries: list[Sequence[int]] = [(), *_op_rows(problem)]
+    entries += [
         [t.size_bytes for t in tensors],
         [t.producer for t in tensors],
         [-1 if t.view_of is None else t.view_of for t in tensors],
@@ -156,40 +51,51 @@ def make_net(problem: Problem, is_pinned: bool = False) -> Ints:
         [memory.free_bytes for memory in problem.memories],
     ]
     for d in range(len(devices)):
-        rows.append([_or_none(op.time_ns[d]) for op in problem.ops])
-        rows.append([op.workspace_bytes[d] for op in problem.ops])
-    starts = [len(rows)]
-    for table in (_copy_rows(problem), _via_rows(problem), _fastest_rows(problem)):
-        rows += table
-        starts.append(len(rows))
+        entries.append([_or_none(op.time_ns[d]) for op in problem.ops])
+        entries.append([op.workspace_bytes[d] for op in problem.ops])
+    starts = [len(entries)]
+    # Codes and times of the fastest copies by memory.
+    via_rows: list[list[int]] = []
+    for a in range(len(problem.memories)):
+        for b in range(len(problem.memories)):
+            best = [_fastest_copy(problem, a, b, x) for x in range(len(problem.tensors))]
+            via_rows += [[code for _, code in best], [time for time, _ in best]]
+    fastest_rows = []
+    for memory in range(len(problem.memories)):
+        own = [d for d, device in enumerate(problem.devices) if device.memory == memory]
+        able = [[(t, d) for d in own if (t := op.time_ns[d]) is not None] for op in problem.ops]
+        fastest_rows.append([min(found, default=(0, -1))[1] for found in able])
+    for table in (_copy_rows(problem), via_rows, fastest_rows):
+        entries += table
+        starts.append(len(entries))
     counts = [len(problem.ops), len(devices), len(problem.memories), len(tensors)]
-    rows[DIMS] = [*counts, problem.overlap, is_pinned, counts[0] * counts[1], *starts[:3]]
-    net = np.zeros((len(rows), max(len(row) for row in rows) + 1), np.int64)
-    for number, row in enumerate(rows):
+    entries[rows.DIMS] = [*counts, problem.overlap, is_pinned, counts[0] * counts[1], *starts[:3]]
+    net = np.zeros((len(entries), max(len(row) for row in entries) + 1), np.int64)
+    for number, row in enumerate(entries):
         net[number, : len(row)] = row
     return net
 
 
 def make_work(net: Ints, seed: int) -> Ints:
     """Scratch for schedules of up to some four steps per op."""
-    steps, tensors, memories = int(capacity(net)), int(net[DIMS, TENSORS]), int(net[DIMS, MEMORIES])
+    steps, tensors, memories = int(capacity(net)), int(net[rows.DIMS, rows.TENSORS]), int(net[rows.DIMS, rows.MEMORIES])
     reads = steps + 6 * edges(net) + 64
     picks = 4 * tensors * (memories + 1) + 64
-    width = max(reads, picks, steps + 4 * tensors + 64, len(net[WEIGHT_BYTES]))
-    work = np.zeros((NEWEST + 5 * memories, width), np.int64)
-    work[NUM, RANDOM] = seed * 2 + 1
+    width = max(reads, picks, steps + 4 * tensors + 64, len(net[rows.WEIGHT_BYTES]))
+    work = np.zeros((rows.NEWEST + 5 * memories, width), np.int64)
+    work[rows.NUM, rows.RANDOM] = seed * 2 + 1
     return work
 
 
 @kernel
 def capacity(net: Ints) -> int:
     """Steps a schedule may have."""
-    return int(4 * net[DIMS, OPS] + 2 * net[DIMS, TENSORS] + 512)
+    return int(4 * net[rows.DIMS, rows.OPS] + 2 * net[rows.DIMS, rows.TENSORS] + 512)
 
 
 def edges(net: Ints) -> int:
     """Reads of all ops together."""
-    return int(net[IN_PTR, net[DIMS, OPS]])
+    return int(net[rows.IN_PTR, net[rows.DIMS, rows.OPS]])
 
 
 def encode(problem: Problem, schedule: Schedule) -> Ints:
@@ -255,16 +161,6 @@ def _copy_rows(problem: Problem) -> list[list[int]]:
     ]
 
 
-def _via_rows(problem: Problem) -> list[list[int]]:
-    """Codes and times of the fastest copies by memory."""
-    rows: list[list[int]] = []
-    for a in range(len(problem.memories)):
-        for b in range(len(problem.memories)):
-            best = [_fastest_copy(problem, a, b, x) for x in range(len(problem.tensors))]
-            rows += [[code for _, code in best], [time for time, _ in best]]
-    return rows
-
-
 def _fastest_copy(problem: Problem, a: int, b: int, x: int) -> tuple[int, int]:
     """Time and code of the fastest copy of a tensor between two memories, -1 and -1 where there is none."""
     count, first = len(problem.devices), len(problem.ops) * len(problem.devices)
@@ -276,12 +172,3 @@ def _fastest_copy(problem: Problem, a: int, b: int, x: int) -> tuple[int, int]:
         if (time := problem.copy_ns[s][t][x]) is not None
     ]
     return min(found, default=(-1, -1))
-
-
-def _fastest_rows(problem: Problem) -> list[list[int]]:
-    rows = []
-    for memory in range(len(problem.memories)):
-        own = [d for d, device in enumerate(problem.devices) if device.memory == memory]
-        able = [[(t, d) for d in own if (t := op.time_ns[d]) is not None] for op in problem.ops]
-        rows.append([min(found, default=(0, -1))[1] for found in able])
-    return rows

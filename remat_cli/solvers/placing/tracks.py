@@ -6,18 +6,9 @@ import numpy as np
 
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
+from remat_cli.solvers.placing import rows
 from remat_cli.solvers.placing.search import HEADER, begin, search
-from remat_cli.solvers.placing.state import (
-    DIMS,
-    EVALUATIONS,
-    NUM,
-    TENSORS,
-    capacity,
-    decode,
-    edges,
-    encode,
-    make_work,
-)
+from remat_cli.solvers.placing.state import capacity, decode, edges, encode, make_work
 from remat_cli.solvers.search.state import Ints
 
 CURRENT, BEST = 0, 1
@@ -45,13 +36,13 @@ class PlacementTrack:
 
     @property
     def schedule(self) -> Schedule:
-        """The best schedule."""
+        """The best schedule of this track."""
         return decode(self.problem, self.records[BEST, HEADER : HEADER + self.records[BEST, 0]])
 
     @property
     def evaluations(self) -> int:
         """Schedules followed so far."""
-        return int(self.work[NUM, EVALUATIONS])
+        return int(self.work[rows.NUM, rows.EVALUATIONS])
 
     def begin(self, schedule: Schedule) -> bool:
         """Stand at a schedule, made legal if it is not, best so far; false if that cannot be done here."""
@@ -84,4 +75,4 @@ def make_track(problem: Problem, net: Ints, seed: int) -> PlacementTrack:
 
 def chunk_evaluations(net: Ints) -> int:
     """Schedules to follow between looks at the clock: some 12 ms."""
-    return max(40, 500_000 // (edges(net) + 2 * int(net[DIMS, TENSORS]) + 20))
+    return max(40, 500_000 // (edges(net) + 2 * int(net[rows.DIMS, rows.TENSORS]) + 20))

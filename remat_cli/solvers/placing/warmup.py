@@ -12,20 +12,16 @@ ENTRIES = (begin, capacity, search)
 
 def warm_up() -> None:
     """Load all kernels from the cache, or compile them into it: a quarter of a minute, once per machine and version."""
-    problem = _tiny_problem()
-    track = make_track(problem, make_net(problem), 0)
-    track.begin(one_device_schedule(problem, 0))
-    track.improve(1, 0.1)
-
-
-def _tiny_problem() -> Problem:
     ops = tuple(OpSpec(tuple(range(v)), (v,), (1, 2), (0, 0)) for v in range(3))
     tensors = tuple(TensorSpec(1, v) for v in range(3))
     times = (1,) * 3
-    return Problem(
+    problem = Problem(
         ops,
         tensors,
         (Memory("cpu", 3), Memory("other", 3)),
         (Device("cpu", 0), Device("other", 1)),
         ((times, times), (times, times)),
     )
+    track = make_track(problem, make_net(problem), 0)
+    track.begin(one_device_schedule(problem, 0))
+    track.improve(1, 0.1)

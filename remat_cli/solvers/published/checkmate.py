@@ -11,7 +11,7 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense
 from remat_cli.solvers.base import BestPlan, Limits, Reason, Solution, Status
 from remat_cli.solvers.milp.cp_sat import Watch
-from remat_cli.solvers.milp.program import MOST_FOR_CP_SAT, Engine, Hint, Unfinished, run_engine
+from remat_cli.solvers.milp.program import MOST_FOR_CP_SAT, Engine, Unfinished, run_engine
 from remat_cli.solvers.published._staged.program import StageModel, build_stage_model, full_size
 from remat_cli.solvers.published._staged.rows import Stages, in_stages, schedule_of, stages_of
 
@@ -49,7 +49,7 @@ class Checkmate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounding: bool = True
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return None if len(problem.devices) == 1 else Reason("it places every op on one device")
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
@@ -122,7 +122,16 @@ class _Session:
         if self.best.is_near(self.bound_ns):
             return self._solution(is_infeasible=False)
         try:
-            hint = self._build(staged)
+            # The program, and the start in its terms.
+            problem = self.condensed.problem
+            full = full_size(problem)
+            self._write(problem if staged is None else _without_recomputes_of(problem, _extra_ns(problem, staged)))
+            milp = self.model.milp
+            self.facts |= {"variables": len(milp.upper), "constraints": len(milp.rows)}
+            self.facts |= {"full_variables": full[0], "full_constraints": full[1]}
+            values = None if staged is None else self.model.hint(staged)
+            self.facts["has_hint"] = values is not None
+            hint = {} if values is None else dict(enumerate(values))
         except Unfinished as reason:
             self.facts["unfinished"] = str(reason)
             return self._solution(is_infeasible=False)
@@ -164,18 +173,6 @@ class _Session:
 
     def _write(self, problem: Problem) -> None:
         self.model = build_stage_model(problem, problem.memories[0].budget_bytes, lambda: self.limits.is_over)
-
-    def _build(self, staged: Stages | None) -> Hint:
-        """The program, and the start in its terms."""
-        problem = self.condensed.problem
-        full = full_size(problem)
-        self._write(problem if staged is None else _without_recomputes_of(problem, _extra_ns(problem, staged)))
-        milp = self.model.milp
-        self.facts |= {"variables": len(milp.upper), "constraints": len(milp.rows)}
-        self.facts |= {"full_variables": full[0], "full_constraints": full[1]}
-        values = None if staged is None else self.model.hint(staged)
-        self.facts["has_hint"] = values is not None
-        return {} if values is None else dict(enumerate(values))
 
     def _expanded(self, stages: Stages) -> Schedule:
         return self.condensed.expand(schedule_of(stages.computed), judge=self.limits.judge)

@@ -77,11 +77,11 @@ class CheckmateLp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sorted({float(text) for text in self.allowances.split(",")})
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return None if len(problem.devices) == 1 else Reason("it computes every op on one device")
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
-        """Those that round."""
+        """The compiled functions that round."""
         return ("published._staged.warmup",)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
@@ -126,27 +126,24 @@ class _Session:
     def solve(self, start: Schedule | None) -> Solution:
         """All allowances; the best plan is reported as soon as it is found."""
         if start is not None:
-            self._take_start(start)
-        for allowances in self._batches():
-            if self.is_done or not self._try(allowances):
-                break
-        return self._solution()
-
-    def _batches(self) -> list[list[float]]:
-        """Small programs go to one process together, since to start one takes longer than to solve them."""
+            # The start in stages, and as it is where that is better.
+            stages = stages_of(self.condensed.problem, self.condensed.contract(start))
+            if stages is not None:
+                count = len(stages.computed)
+                events = [t * count + op for t, ops in enumerate(stages.computed) for op in sorted(ops)]
+                self._offer(self.rounder.measure(events))
+            if self.limits.order == "free" or start.keeps_order:
+                self._take_better(start, is_staged=False)
+        # Small programs go to one process together, since to start one takes longer than to solve them.
         allowances = self.options.shares
         size = len(allowances) if len(self.condensed.problem.ops) <= _FEW_OPS else 1
-        return [allowances[place : place + size] for place in range(0, len(allowances), size)]
-
-    def _take_start(self, start: Schedule) -> None:
-        """The start in stages, and as it is where that is better."""
-        stages = stages_of(self.condensed.problem, self.condensed.contract(start))
-        if stages is not None:
-            count = len(stages.computed)
-            events = [t * count + op for t, ops in enumerate(stages.computed) for op in sorted(ops)]
-            self._offer(self.rounder.measure(events))
-        if self.limits.order == "free" or start.keeps_order:
-            self._take_better(start, is_staged=False)
+        batches = [allowances[place : place + size] for place in range(0, len(allowances), size)]
+        for batch in batches:
+            if self.is_done or not self._try(batch):
+                break
+        if self.best.is_baseline:
+            return self.best.solution("free", self.problem.baseline_time_ns, self.facts)
+        return self.best.solution("staged", self.bound_ns, self.facts, self.is_impossible)
 
     def _try(self, allowances: list[float]) -> bool:
         """Solve and round under smaller budgets; whether a still smaller one is worth a try."""
@@ -177,22 +174,19 @@ class _Session:
         if relaxed.shares is None:
             return False
         if allowance == 0:
-            self._prove(model, relaxed)
+            # The value of the program for the whole budget is a bound if its schedules are all there are.
+            value_ns = self.problem.baseline_time_ns + relaxed.bound * model.cost_unit
+            self.facts |= {
+                "variables": len(model.milp.upper),
+                "constraints": len(model.milp.rows),
+                "program_value_ns": value_ns,
+            }
+            if self.condensed.exact:
+                self.proved_ns = value_ns
+                self.limits.report(None, self.bound_ns)
         self.facts["programs_solved"] += 1
         self._round(relaxed.shares, allowance)
         return True
-
-    def _prove(self, model: StageModel, relaxed: Relaxed) -> None:
-        """The value of the program for the whole budget is a bound if its schedules are all there are."""
-        value_ns = self.problem.baseline_time_ns + relaxed.bound * model.cost_unit
-        self.facts |= {
-            "variables": len(model.milp.upper),
-            "constraints": len(model.milp.rows),
-            "program_value_ns": value_ns,
-        }
-        if self.condensed.exact:
-            self.proved_ns = value_ns
-            self.limits.report(None, self.bound_ns)
 
     def _round(self, shares: Shares, allowance: float) -> None:
         """All roundings of a solution, then the best of them pruned."""
@@ -237,8 +231,3 @@ class _Session:
         self.best.offer(schedule)
         self.is_staged = self.is_staged if self.best.plan is before else is_staged
         return self.best.plan is not before
-
-    def _solution(self) -> Solution:
-        if self.best.is_baseline:
-            return self.best.solution("free", self.problem.baseline_time_ns, self.facts)
-        return self.best.solution("staged", self.bound_ns, self.facts, self.is_impossible)

@@ -35,7 +35,7 @@ class CheckpointLast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         if len(problem.devices) > 1:
             return Reason("it places every op on one device")
         count = _step_count(condense(problem).problem)

@@ -48,7 +48,7 @@ class ChenGreedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return nothing_to_checkpoint(problem)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
@@ -60,14 +60,10 @@ class ChenGreedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (steps_of(passes, checkpoints) for checkpoints in dict.fromkeys(self._checkpoints(passes)))
 
     def _checkpoints(self, passes: Passes) -> Iterator[tuple[int, ...]]:
-        peak_bytes = _square_root_bytes(passes)
+        # The peak of linearised square-root checkpoints without what is fixed: the scale of segment sizes.
+        problem = passes.problem
+        steps = Schedule.of_ops(steps_of(passes, every_root(passes.forward)))
+        peak_bytes = simulate(problem, drop_dead(problem, steps)).peak - problem.memories[0].fixed_bytes
         for candidates in candidate_ops(passes, self.candidates):
             for size in segment_sizes(passes, candidates, peak_bytes, self.sizes):
                 yield by_size(passes, candidates, size)
-
-
-def _square_root_bytes(passes: Passes) -> int:
-    """The peak of linearised square-root checkpoints without what is fixed: the scale of segment sizes."""
-    problem = passes.problem
-    steps = Schedule.of_ops(steps_of(passes, every_root(passes.forward)))
-    return simulate(problem, drop_dead(problem, steps)).peak - problem.memories[0].fixed_bytes

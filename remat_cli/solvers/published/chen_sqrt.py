@@ -41,7 +41,7 @@ class ChenSqrt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return nothing_to_checkpoint(problem)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:

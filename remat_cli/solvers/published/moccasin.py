@@ -66,7 +66,7 @@ class Moccasin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     two_phase: bool = True
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return None if len(problem.devices) == 1 else Reason("it places every op on one device")
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
@@ -121,21 +121,18 @@ class _Session:
         if hint.peak <= self.units.capacities[0]:
             self._report(hint.ops)
         try:
-            return self._solve_from(hint)
+            if hint.peak > self.units.capacities[0] and self.options.two_phase:
+                hint, is_infeasible = self._squeeze(hint)
+                if is_infeasible:
+                    return self._solution(Status.INFEASIBLE if self.is_exact else Status.NOT_FOUND)
+            outcome = self._save_time(hint)
+            if outcome.is_infeasible and self.is_exact:
+                return self._solution(Status.INFEASIBLE)
+            if self.best is None:
+                return self._solution(Status.NOT_FOUND)
+            return self._solution(Status.OPTIMAL if outcome.is_optimal and self.is_exact else Status.FEASIBLE)
         except OutOfTime:
             return self._solution(Status.NOT_FOUND if self.best is None else Status.FEASIBLE)
-
-    def _solve_from(self, hint: _Incumbent) -> Solution:
-        if hint.peak > self.units.capacities[0] and self.options.two_phase:
-            hint, is_infeasible = self._squeeze(hint)
-            if is_infeasible:
-                return self._solution(Status.INFEASIBLE if self.is_exact else Status.NOT_FOUND)
-        outcome = self._save_time(hint)
-        if outcome.is_infeasible and self.is_exact:
-            return self._solution(Status.INFEASIBLE)
-        if self.best is None:
-            return self._solution(Status.NOT_FOUND)
-        return self._solution(Status.OPTIMAL if outcome.is_optimal and self.is_exact else Status.FEASIBLE)
 
     def _solution(self, status: Status) -> Solution:
         return Solution(status, self.space, self.best, self.bound_ns, facts=self.facts)

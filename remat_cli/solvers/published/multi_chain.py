@@ -47,11 +47,11 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return why_not(problem, _joins)
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
-        """That which fills the table."""
+        """The compiled function that fills the table."""
         return ("chains.multi_chain_warmup",)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
@@ -60,17 +60,14 @@ class MultiChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         def schedules(condensed: Condensed) -> Iterator[list[int]]:
             joins = _joins(condensed.problem, limits.order)
             for join in () if isinstance(joins, Reason) else joins:
-                yield from self._schedules(join, limits.order)
+                for table in self._tables(join, limits.order):
+                    least = fewest_slots(join.lengths)
+                    for room in range(table.most_slots, least - 1, -1) if self.slots is None else [self.slots]:
+                        forwards = table.forwards(room)
+                        if forwards is not None and forwards <= MOST_FORWARDS:
+                            yield spell_out(join, table.actions(room))
 
         return best_within(problem, schedules, self.close_gaps, limits, start)
-
-    def _schedules(self, join: Join, order: Order) -> Iterator[list[int]]:
-        for table in self._tables(join, order):
-            least = fewest_slots(join.lengths)
-            for room in range(table.most_slots, least - 1, -1) if self.slots is None else [self.slots]:
-                forwards = table.forwards(room)
-                if forwards is not None and forwards <= MOST_FORWARDS:
-                    yield spell_out(join, table.actions(room))
 
     def _tables(self, join: Join, order: Order) -> Iterator[SlotTable]:
         """One for each set of branches whose input gradients are to be kept."""

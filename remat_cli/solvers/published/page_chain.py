@@ -10,10 +10,8 @@ from remat_cli.solvers.base import Limits, Reason
 from remat_cli.solvers.paging.pager import CLOSER, page_best
 from remat_cli.solvers.paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.published._pofo.autocapper import BUDGETS, autocapper
-from remat_cli.solvers.published._pofo.chain_plan import ChainPlan
 from remat_cli.solvers.published._pofo.chain_proposals import CHAIN_KERNELS, PlanChain, chain_proposals, no_chain
 from remat_cli.solvers.published._pofo.opportunist import opportunist
-from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 from remat_cli.solvers.published._pofo.pofo_proposals import KERNELS, pofo_proposals
 from remat_cli.solvers.published._pofo.pofo_schedule import SLOTS
 
@@ -35,7 +33,7 @@ class PofoPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: Annotated[int, msgspec.Meta(ge=2)] = SLOTS
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return no_chain(problem)
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
@@ -62,7 +60,7 @@ class AutocapperPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budgets: Annotated[int, msgspec.Meta(ge=2)] = BUDGETS
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return no_chain(problem)
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
@@ -71,7 +69,7 @@ class AutocapperPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _page(self.name, question, limits, plan)
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
-        """Those of its table."""
+        """The compiled functions of its table."""
         return CHAIN_KERNELS
 
 
@@ -84,20 +82,16 @@ class OpportunistPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proves: ClassVar[str] = "a bound on its order in its sessions"
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return no_chain(problem)
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Its plan on blocks, spelled out and paged."""
-        return _page(self.name, question, limits, _opportunist)
+        return _page(self.name, question, limits, opportunist)
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
-        """Those of its tables."""
+        """The compiled functions of its tables."""
         return CHAIN_KERNELS
-
-
-def _opportunist(chain: PagedChain) -> ChainPlan | None:
-    return opportunist(chain)
 
 
 def _page(name: str, question: PagingQuestion, limits: Limits, plan: PlanChain) -> PagingFound:

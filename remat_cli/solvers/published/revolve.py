@@ -39,7 +39,7 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_gaps: bool = False
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return why_not(problem, find_blocks)
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:

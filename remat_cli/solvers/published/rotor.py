@@ -47,7 +47,7 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inflate: bool = True
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         if len(problem.devices) > 1:
             return Reason("it plans for one device")
         condensed = condense(problem)
@@ -85,7 +85,7 @@ class _Session:
     has_fitting: bool = False
 
     def propose(self, condensed: Condensed) -> Iterator[list[int]]:
-        """Plans on blocks, spelled out."""
+        """Propose plans on blocks, spelled out as schedules."""
         blocks = find_blocks(condensed.problem, self.limits.order)
         if isinstance(blocks, Reason):
             self.facts["refused"] = str(condensed.in_original_terms(blocks))

@@ -70,7 +70,7 @@ class XEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_stage_energy_limit_nj: Energy | None = None
 
     def supports(self, problem: Problem) -> Reason | None:
-        """None, or why not."""
+        """Why this solver cannot take a problem; None where it can."""
         return Reason("copies run beside computes, which it does not model") if problem.overlap else None
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
@@ -83,14 +83,12 @@ class XEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.stage_energy_limit_nj,
             self.total_stage_energy_limit_nj,
         )
-        return _Session(problem, _plain(problem), rules, self.engine, limits).solve(start)
-
-
-def _plain(problem: Problem) -> Condensed:
-    """The problem with storage of its own for every tensor; on several devices ops stay as they are."""
-    if len(problem.devices) == 1:
-        return condense(problem)
-    return Condensed(problem, without_sharing(problem), (), frozenset(), is_exact(problem))
+        # The problem with storage of its own for every tensor; on several devices ops stay as they are.
+        if len(problem.devices) == 1:
+            condensed = condense(problem)
+        else:
+            condensed = Condensed(problem, without_sharing(problem), (), frozenset(), is_exact(problem))
+        return _Session(problem, condensed, rules, self.engine, limits).solve(start)
 
 
 @dataclass
@@ -160,17 +158,24 @@ class _Session:
     def _staged(self, start: Schedule | None) -> Iterator[Staged]:
         """The start and plain placements as solutions of the program, each better than the one before."""
         layout, best = make_layout(self.plain.problem, self.rules), None
-        for schedule in (*([start] if start is not None else []), *_placements(self.original)):
-            staged = stage_schedule(layout, self._contract(schedule))
+        # Every op once, each on its fastest device or all on one; those that copies allow.
+        problem = self.original
+        placements = []
+        with suppress(ModelError):
+            placements.append(fastest_schedule(problem))
+        for device in range(len(problem.devices)):
+            with suppress(ModelError):
+                placements.append(one_device_schedule(problem, device))
+        for schedule in (*([start] if start is not None else []), *placements):
+            staged = stage_schedule(
+                layout, self.plain.contract(schedule) if len(self.original.devices) == 1 else schedule
+            )
             if staged is not None:
                 plan = self.limits.judge(self.plain.problem, staged.schedule())
                 if self._is_allowed(plan) and (best is None or plan.time_ns < best):
                     best = plan.time_ns
                     self._offer(self._expand(plan.schedule))
                     yield staged
-
-    def _contract(self, schedule: Schedule) -> Schedule:
-        return self.plain.contract(schedule) if len(self.original.devices) == 1 else schedule
 
     def _expand(self, schedule: Schedule) -> Schedule:
         return self.plain.expand(schedule, judge=self.limits.judge) if len(self.original.devices) == 1 else schedule
@@ -217,14 +222,3 @@ class _Session:
         space: Space = "free" if self.best.time_ns == self.original.baseline_time_ns else "staged"
         status = Status.OPTIMAL if is_least else Status.FEASIBLE
         return Solution(status, space, self.best.schedule, self.bound_ns, facts=self.facts)
-
-
-def _placements(problem: Problem) -> list[Schedule]:
-    """Every op once, each on its fastest device or all on one; those that copies allow."""
-    found = []
-    with suppress(ModelError):
-        found.append(fastest_schedule(problem))
-    for device in range(len(problem.devices)):
-        with suppress(ModelError):
-            found.append(one_device_schedule(problem, device))
-    return found

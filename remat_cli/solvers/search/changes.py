@@ -1,8 +1,9 @@
 """Kernels that change a schedule by way of a log, so that a search can take back what it did."""
 
+from remat_cli.solvers.search import rows
 from remat_cli.solvers.search.profile import follower, insert, remove
 from remat_cli.solvers.search.shifts import shift
-from remat_cli.solvers.search.state import BUNDLE, LOG, LOG_AT, LOG_WHAT, LOGGED, NUM, OP, Ints, fragment, kernel
+from remat_cli.solvers.search.state import Ints, fragment, kernel
 
 INSERT, REMOVE, SHIFT_STEP = 0, 1, 2  # kinds of change
 
@@ -13,14 +14,14 @@ def _perform(net: Ints, s: Ints) -> None:
 
     One kernel for all kinds: whatever compiles against it does so once.
     """
-    k = s[NUM, LOGGED] - 1
-    kind, what, anchor = s[LOG, k], s[LOG_WHAT, k], s[LOG_AT, k]
+    k = s[rows.NUM, rows.LOGGED] - 1
+    kind, what, anchor = s[rows.LOG, k], s[rows.LOG_WHAT, k], s[rows.LOG_AT, k]
     if kind == INSERT:
-        s[LOG_WHAT, k] = insert(net, s, what, anchor)
+        s[rows.LOG_WHAT, k] = insert(net, s, what, anchor)
     else:
-        s[LOG_AT, k] = follower(s, what)
+        s[rows.LOG_AT, k] = follower(s, what)
         if kind == REMOVE:
-            s[LOG_WHAT, k] = s[OP, what]
+            s[rows.LOG_WHAT, k] = s[rows.OP, what]
             remove(net, s, what)
         else:
             shift(net, s, what, anchor)
@@ -28,9 +29,9 @@ def _perform(net: Ints, s: Ints) -> None:
 
 @fragment
 def _write(s: Ints, kind: int, what: int, anchor: int) -> None:
-    k = s[NUM, LOGGED]
-    s[LOG, k], s[LOG_WHAT, k], s[LOG_AT, k] = kind, what, anchor
-    s[NUM, LOGGED] = k + 1
+    k = s[rows.NUM, rows.LOGGED]
+    s[rows.LOG, k], s[rows.LOG_WHAT, k], s[rows.LOG_AT, k] = kind, what, anchor
+    s[rows.NUM, rows.LOGGED] = k + 1
 
 
 @kernel
@@ -51,16 +52,16 @@ def move(net: Ints, s: Ints, step: int, anchor: int) -> None:
 def insert_bundle(net: Ints, s: Ints, anchor: int, count: int) -> None:
     """Insert the gathered bundle before step `anchor`."""
     for j in range(count):
-        _write(s, INSERT, s[BUNDLE, j], anchor)
+        _write(s, INSERT, s[rows.BUNDLE, j], anchor)
         _perform(net, s)
 
 
 @kernel
 def undo(net: Ints, s: Ints, mark: int) -> None:
     """Take back the latest changes until the log has `mark` entries."""
-    while s[NUM, LOGGED] > mark:
-        k = s[NUM, LOGGED] - 1
-        kind = s[LOG, k]
-        s[LOG, k] = REMOVE if kind == INSERT else INSERT if kind == REMOVE else SHIFT_STEP
+    while s[rows.NUM, rows.LOGGED] > mark:
+        k = s[rows.NUM, rows.LOGGED] - 1
+        kind = s[rows.LOG, k]
+        s[rows.LOG, k] = REMOVE if kind == INSERT else INSERT if kind == REMOVE else SHIFT_STEP
         _perform(net, s)
-        s[NUM, LOGGED] = k
+        s[rows.NUM, rows.LOGGED] = k

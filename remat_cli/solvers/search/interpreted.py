@@ -23,14 +23,11 @@ def interpreted(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 def _plain(kernel: Any, spaces: dict[str, dict[str, Any]]) -> FunctionType:
     written = kernel.py_func
-    return FunctionType(written.__code__, _names(written, spaces), written.__name__, written.__defaults__)
-
-
-def _names(written: FunctionType, spaces: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The names that a kernel sees, those of its module, with plain functions for kernels."""
+    # The names that a kernel sees, those of its module, with plain functions for kernels.
     module = written.__module__
     if module not in spaces:
         spaces[module] = dict(written.__globals__)
         kernels = {name: value for name, value in written.__globals__.items() if isinstance(value, Dispatcher)}
         spaces[module].update({name: _plain(kernel, spaces) for name, kernel in kernels.items()})
-    return spaces[module]
+    names = spaces[module]
+    return FunctionType(written.__code__, names, written.__name__, written.__defaults__)

@@ -8,25 +8,14 @@ import numpy as np
 
 from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits
+from remat_cli.solvers.search import rows
 from remat_cli.solvers.search.interpreted import interpreted
 from remat_cli.solvers.search.kernels import search
 from remat_cli.solvers.search.orders import greedy_order
 from remat_cli.solvers.search.profile import build, uniform
 from remat_cli.solvers.search.records import HEADER, load, save
 from remat_cli.solvers.search.slots import peak
-from remat_cli.solvers.search.state import (
-    BUDGET,
-    NUM,
-    OPS,
-    ORDERING,
-    PINNED,
-    REPAIRING,
-    ROUNDS,
-    WORK,
-    Ints,
-    make_net,
-    make_state,
-)
+from remat_cli.solvers.search.state import Ints, make_net, make_state
 
 BEST, CURRENT = 0, 1
 
@@ -116,53 +105,56 @@ class Track:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Smaller is better."""
+        """Excess and time of the best schedule, by which tracks are compared: smaller is better."""
         return self.excess, self.time
 
     @property
     def has_begun(self) -> bool:
         """Whether the first round of search since the start has ended."""
-        return bool(self.state[NUM, ROUNDS] > 0 and (self.state[NUM, ROUNDS] > 1 or self.state[NUM, REPAIRING] == 0))
+        return bool(
+            self.state[rows.NUM, rows.ROUNDS] > 0
+            and (self.state[rows.NUM, rows.ROUNDS] > 1 or self.state[rows.NUM, rows.REPAIRING] == 0)
+        )
 
     @property
     def work(self) -> int:
         """Moves looked at so far."""
-        return int(self.state[NUM, WORK])
+        return int(self.state[rows.NUM, rows.WORK])
 
     def begin(self, ops: Sequence[int]) -> None:
         """Start again from a legal schedule, forgetting the best."""
-        steps = np.array([*ops, self.net[OPS, 0] - 1], np.int64)
+        steps = np.array([*ops, self.net[rows.OPS, 0] - 1], np.int64)
         self.kernels.build(self.net, self.state, steps, len(steps))
         self.kernels.save(self.state, self.records[BEST])
         self.idle_chunks = 0
 
     def set_budget(self, budget_bytes: int) -> None:
         """Search on under another budget, from the best schedule."""
-        self.state[NUM, BUDGET] = budget_bytes
+        self.state[rows.NUM, rows.BUDGET] = budget_bytes
         self.begin(self.ops)
 
     def improve(self, work: int) -> None:
         """Large-neighbourhood search for about `work` more moves."""
-        self.state[NUM, ORDERING] = 0
+        self.state[rows.NUM, rows.ORDERING] = 0
         self._search(self.heat, work)
 
     def reorder(self, work: int, heat: float) -> None:
         """Search for an order with less excess for about `work` more moves; `heat` is relative to the excess."""
-        self.state[NUM, ORDERING] = 1
+        self.state[rows.NUM, rows.ORDERING] = 1
         self._search(heat, work)
 
     def _search(self, heat: float, work: int) -> None:
-        before, rounds, began = self.rank, self.state[NUM, ROUNDS], time.perf_counter()
+        before, rounds, began = self.rank, self.state[rows.NUM, rows.ROUNDS], time.perf_counter()
         self.kernels.search(self.net, self.state, self.records[BEST], heat, self.work + work)
         self.seconds += time.perf_counter() - began
         if self.rank < before:
             self.idle_chunks = 0
-        elif self.state[NUM, ORDERING] == 1 or self.state[NUM, ROUNDS] > rounds:
+        elif self.state[rows.NUM, rows.ORDERING] == 1 or self.state[rows.NUM, rows.ROUNDS] > rounds:
             self.idle_chunks += 1
 
     def begin_greedy(self, noise: float, recency: float) -> None:
         """Start again from a greedy order."""
-        ops = np.zeros(int(self.net[OPS, 0]), np.int64)
+        ops = np.zeros(int(self.net[rows.OPS, 0]), np.int64)
         self.kernels.greedy_order(self.net, self.state, ops, noise, recency)
         self.begin([int(op) for op in ops[:-1]])
 
@@ -184,15 +176,15 @@ def make_track(
 ) -> Track:
     """A track at the baseline order."""
     state = make_state(net, budget_bytes, seed)
-    state[NUM, PINNED] = int(is_pinned)
+    state[rows.NUM, rows.PINNED] = int(is_pinned)
     track = Track(net, state, np.zeros((2, HEADER + state.shape[1]), np.int64), heat, kernels=kernels)
-    track.begin(range(int(net[OPS, 0]) - 1))
+    track.begin(range(int(net[rows.OPS, 0]) - 1))
     return track
 
 
 def chunk_work(net: Ints) -> int:
     """Moves between two looks at the clock: at most some 50 to 100 ms, less for tiny problems."""
-    ops = int(net[OPS, 0])
+    ops = int(net[rows.OPS, 0])
     return min(1_000 * ops, 100_000, max(1_000, 50_000_000 // ops))
 
 

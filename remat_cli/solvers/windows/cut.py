@@ -122,7 +122,7 @@ class OpenCut:
 
     @property
     def boundary(self) -> int:
-        """The last event."""
+        """The number of the last event."""
         return len(self.skeleton) * self.width + self.width - 1
 
 

@@ -92,7 +92,14 @@ class _Builder:
         for op, runs in self.cut.runs.items():
             family: list[FreeComputation] = []
             for run in runs:
-                place, start = self._start(run)
+                width = self.cut.width
+                if self.cut.stretch.is_ranked:
+                    gap = self.cp.new_int_var(run.earliest, run.latest, "")
+                    place, start = gap, width * gap + run.rank
+                else:
+                    gaps = [[gap * width, gap * width + width - 2] for gap in range(run.earliest, run.latest + 1)]
+                    event = self.cp.new_int_var_from_domain(cp_model.Domain.from_intervals(gaps), "")
+                    place = start = event
                 made = FreeComputation(run, place, start, None if run.is_first else self.cp.new_bool_var(""))
                 if family:
                     if family[-1].present is not None:
@@ -101,15 +108,6 @@ class _Builder:
                 family.append(made)
                 self._charge(at_event(self.cp, made.start, made.present), self.problem.ops[op].workspace_bytes[0])
             self.families[op] = family
-
-    def _start(self, run: FreeRun) -> tuple[Any, Any]:
-        width = self.cut.width
-        if self.cut.stretch.is_ranked:
-            gap = self.cp.new_int_var(run.earliest, run.latest, "")
-            return gap, width * gap + run.rank
-        gaps = [[gap * width, gap * width + width - 2] for gap in range(run.earliest, run.latest + 1)]
-        event = self.cp.new_int_var_from_domain(cp_model.Domain.from_intervals(gaps), "")
-        return event, event
 
     def _charge(self, interval: Any, size_bytes: int) -> None:
         if size_bytes > 0:
@@ -202,15 +200,13 @@ class _Builder:
                 self.demands_bytes.append(-(-held_bytes // unit) * unit)
         self.cp.add_cumulative(self.intervals, [demand // unit for demand in self.demands_bytes], peak)
         computations = tuple(made for family in self.families.values() for made in family)
-        return WindowModel(self.cut, self.cp, computations, *self._extra_time(computations), peak, unit)
-
-    def _extra_time(self, computations: tuple[FreeComputation, ...]) -> tuple[Any, int]:
-        """Time of the optional computations, in the largest unit that loses nothing, and that unit."""
+        # The time of the optional computations is counted in the largest unit that loses nothing.
         optional = [made for made in computations if made.present is not None]
         times = [self.problem.ops[made.run.op].time_ns[0] or 0 for made in optional]
-        unit = math.gcd(*times) or 1
-        terms = [time // unit * made.present for made, time in zip(optional, times, strict=True)]
-        return cp_model.LinearExpr.sum(terms), unit
+        time_unit = math.gcd(*times) or 1
+        terms = [time // time_unit * made.present for made, time in zip(optional, times, strict=True)]
+        extra_time = cp_model.LinearExpr.sum(terms)
+        return WindowModel(self.cut, self.cp, computations, extra_time, time_unit, peak, unit)
 
 
 def read_window(model: WindowModel, value: Callable[[Any], int]) -> list[int]:

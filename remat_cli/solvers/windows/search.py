@@ -36,7 +36,7 @@ class Neighbourhood:
     paid: int = 0
 
     def learn(self, is_solved: bool, is_better: bool) -> None:
-        """Adapt the size after a try."""
+        """Adapt the size of windows after a try."""
         self.tried += 1
         self.solved += is_solved
         self.paid += is_better
@@ -44,7 +44,7 @@ class Neighbourhood:
 
     @property
     def weight(self) -> float:
-        """How readily it is chosen."""
+        """How readily this kind of window is chosen."""
         return (1 + 5 * self.paid) / (1 + self.tried) + 0.1
 
 
@@ -116,10 +116,17 @@ class Windows:
         """Solve one cut; whether it gave a better schedule."""
         weights = [kind.weight for kind in self.kinds.values()]
         kind = self.random.choices(list(self.kinds.values()), weights)[0]
-        critical = self._critical_steps()
+        over = [step for step, held in enumerate(self.memory) if held > self.free_bytes]
+        critical = over or [step for step, held in enumerate(self.memory) if held > _TIGHT * self.free_bytes] or [0]
         stretch = kind.choose(self.lives, critical, round(kind.size), self.random)
         limits = replace(self.limits, workers=1, seed=self.random.randrange(2**31))
-        is_solved, ops = self._solve(stretch, limits, self._run_limits(), 0)
+        # For one cut: by the clock, or, where the result must be the same everywhere, by deterministic time.
+        seconds, work_left = self.limits.seconds_left, self._work_left()
+        if work_left is None:
+            effort = Effort(min(_CUT_SECONDS, seconds), None, 0.0)
+        else:
+            effort = Effort(seconds, min(_CUT_SECONDS, work_left), 0.0)
+        is_solved, ops = self._solve(stretch, limits, effort, 0)
         self._take(ops)
         kind.learn(is_solved, ops is not None)
         return ops is not None
@@ -137,10 +144,6 @@ class Windows:
         held_bytes = simulate(self.problem, Schedule.of_ops(ops)).memory_bytes[0]
         self.memory = [held - self.problem.memories[0].fixed_bytes for held in held_bytes]
 
-    def _critical_steps(self) -> list[int]:
-        over = [step for step, held in enumerate(self.memory) if held > self.free_bytes]
-        return over or [step for step, held in enumerate(self.memory) if held > _TIGHT * self.free_bytes] or [0]
-
     def _solve(self, stretch: Stretch, limits: Limits, run: Effort, bound_ns: int) -> tuple[bool, list[int] | None]:
         """Whether the cut was solved to its end, and the better schedule if there is one."""
         inside = max(self.memory[stretch.start : stretch.end])
@@ -151,16 +154,13 @@ class Windows:
         if is_over_budget:
             model.lower_peak(below_bytes=inside)
         else:
-            needed = self._needed_time(model)
+            # Time of what must run in the stretch.
+            fixed = [made.run.op for made in model.computations if made.present is None]
+            needed = sum(self.times_ns[op] for op in (*model.cut.skeleton, *fixed))
             outside = self.time_ns - sum(self.times_ns[op] for op in self.ops[stretch.start : stretch.end])
             model.lower_time(self.time_ns - outside - needed, bound_ns - outside - needed)
         outcome, ops = self._search(model, limits, run)
         return outcome.is_infeasible or outcome.is_optimal, ops
-
-    def _needed_time(self, model: WindowModel) -> int:
-        """Time of what must run in the stretch."""
-        fixed = [made.run.op for made in model.computations if made.present is None]
-        return sum(self.times_ns[op] for op in (*model.cut.skeleton, *fixed))
 
     def _search(self, model: WindowModel, limits: Limits, run: Effort) -> tuple[Outcome, list[int] | None]:
         stretch = model.cut.stretch
@@ -172,12 +172,6 @@ class Windows:
         if not best:
             return outcome, None
         return outcome, [*self.ops[: stretch.start], *best[-1], *self.ops[stretch.end :]]
-
-    def _run_limits(self) -> Effort:
-        """For one cut: by the clock, or, where the result must be the same everywhere, by deterministic time."""
-        if self.limits.work is None:
-            return Effort(min(_CUT_SECONDS, self.limits.seconds_left), None, 0.0)
-        return Effort(self.limits.seconds_left, min(_CUT_SECONDS, self._work_left() or 0.0), 0.0)
 
     def _work_left(self) -> float | None:
         """In deterministic seconds; None where work is not limited."""
@@ -246,13 +240,7 @@ def _chosen(lives: Lives, step: int, size: int, rng: random.Random) -> frozenset
     """Half recomputed ops near a step, half ops whose results live across it."""
     repeated = {op: abs(at - step) for at, op in enumerate(lives.ops) if lives.first[op] != at}
     near = sorted(repeated, key=lambda op: repeated[op] * rng.uniform(0.5, 1.0))[: size // 2]
-    across = [op for op in _alive_ops(lives, step) if op not in near]
-    rng.shuffle(across)
-    return frozenset([*near, *across[: max(1, size - len(near))]])
-
-
-def _alive_ops(lives: Lives, step: int) -> list[int]:
-    """Ops whose results live before and after a step, with the ops that make what they read."""
+    # Ops whose results live before and after a step, with the ops that make what they read.
     problem, found = lives.problem, {}
     for tensor, spec in enumerate(problem.tensors):
         spans = zip(lives.births[tensor], lives.deaths(tensor), strict=True)
@@ -260,4 +248,7 @@ def _alive_ops(lives: Lives, step: int) -> list[int]:
             found[spec.producer] = True
     for op in list(found):
         found.update({problem.tensors[x].producer: True for x in problem.ops[op].inputs})
-    return list(found)
+    alive_ops = list(found)
+    across = [op for op in alive_ops if op not in near]
+    rng.shuffle(across)
+    return frozenset([*near, *across[: max(1, size - len(near))]])

@@ -60,14 +60,13 @@ class Calendar:
         counts = Counter(ops)
         if any(counts[op] > copies for op, copies in enumerate(self.copies)) or len(ops) > self.horizon:
             return None
-        return list(range(len(ops))) if self.stage_base is None else self._staged_events(ops, self.stage_base)
-
-    def _staged_events(self, ops: list[int], stage_base: tuple[int, ...]) -> list[int] | None:
+        if self.stage_base is None:
+            return list(range(len(ops)))
         stage, events = 0, []
         for op in ops:
-            if stage == len(stage_base) or op > stage:
+            if stage == len(self.stage_base) or op > stage:
                 return None
-            events.append(stage_base[stage] + op)
+            events.append(self.stage_base[stage] + op)
             stage += op == stage
         return events if len(set(events)) == len(events) else None
 
@@ -75,10 +74,28 @@ class Calendar:
 def make_clock(problem: Problem, order: Order, domain: Domain, caps: list[int]) -> Calendar:
     """The windows for an order (`keep`: staged) and a cap on the computations of each op."""
     if order == "free":
-        return _free_clock(problem, caps)
+        # Events 0..H-1, H the number of computations allowed; first computations leave room for ancestors,
+        # descendants.
+        count = len(problem.ops)
+        events = make_events(problem, range(count))
+        kept = [any(problem.tensors[tensor].kept for tensor in op.outputs) for op in problem.ops]
+        copies = tuple(
+            caps[v] if op.repeatable and (events.after[v] or kept[v]) else 1 for v, op in enumerate(problem.ops)
+        )
+        horizon = sum(copies)
+        early = [bits.bit_count() for bits in events.before]
+        late = [horizon - 1 - bits.bit_count() for bits in events.after]
+        return Calendar(
+            horizon=horizon,
+            first=tuple(EventRange(range(early[v], late[v] + 1)) for v in range(count)),
+            later=tuple(EventRange(range(early[v] + 1, horizon)) if copies[v] > 1 else None for v in range(count)),
+            copies=copies,
+            stage_base=None,
+            is_capped=any(number > 1 for number in copies),
+        )
     count = len(problem.ops)
     last = last_useful_stages(problem)
-    stages = tuple(_stages(problem, op, last[op]) for op in range(count))
+    stages = tuple(range(v + 1, last[v] + 1) if op.repeatable else range(0) for v, op in enumerate(problem.ops))
     copies = tuple(min(cap, 1 + len(choices)) for cap, choices in zip(caps, stages, strict=True))
     base = tuple(count * j if domain == "uniform" else j * (j + 1) // 2 for j in range(count + 1))
     return Calendar(
@@ -103,32 +120,9 @@ def last_useful_stages(problem: Problem) -> list[int]:
     return last
 
 
-def _stages(problem: Problem, op: int, last: int) -> range:
-    return range(op + 1, last + 1) if problem.ops[op].repeatable else range(0)
-
-
 def _later_window(op: int, stages: range, base: tuple[int, ...], domain: Domain) -> EventRange | None:
     if not stages:
         return None
     if domain == "uniform":  # linear in the stage: no table is needed to link the two
         return EventRange(stages, scale=base[1], offset=op)
     return EventRange(tuple(base[stage] + op for stage in stages))
-
-
-def _free_clock(problem: Problem, caps: list[int]) -> Calendar:
-    """Events 0..H-1, H the number of computations allowed; first computations leave room for ancestors, descendants."""
-    count = len(problem.ops)
-    events = make_events(problem, range(count))
-    kept = [any(problem.tensors[tensor].kept for tensor in op.outputs) for op in problem.ops]
-    copies = tuple(caps[v] if op.repeatable and (events.after[v] or kept[v]) else 1 for v, op in enumerate(problem.ops))
-    horizon = sum(copies)
-    early = [bits.bit_count() for bits in events.before]
-    late = [horizon - 1 - bits.bit_count() for bits in events.after]
-    return Calendar(
-        horizon=horizon,
-        first=tuple(EventRange(range(early[v], late[v] + 1)) for v in range(count)),
-        later=tuple(EventRange(range(early[v] + 1, horizon)) if copies[v] > 1 else None for v in range(count)),
-        copies=copies,
-        stage_base=None,
-        is_capped=any(number > 1 for number in copies),
-    )

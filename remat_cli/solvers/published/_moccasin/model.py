@@ -142,7 +142,7 @@ class _Builder:
         self.readers = readers_of(self.problem)
 
     def model(self) -> MoccasinModel:
-        """What was built."""
+        """The model that was built."""
         families = tuple(self.computations), tuple(self.retentions), tuple(self.pairs)
         return MoccasinModel(self.problem, self.clock, self.units, self.cp, self.capacity, *families)
 
@@ -177,18 +177,16 @@ class _Builder:
         """e[x,i] and the interval [s, e] of each instance; one interval of a kept tensor lasts to the horizon."""
         for tensor, spec in enumerate(self.problem.tensors):
             self.check_time()
-            latest = self._latest_end(tensor)
+            # Last event at which the tensor can be read; without readers, its latest start.
+            if self.problem.tensors[tensor].kept:
+                latest = self.clock.horizon
+            else:
+                events = [self._latest_start(op) for op in self.readers[tensor]]
+                latest = max([self._latest_start(self.problem.tensors[tensor].producer), *events])
             family = tuple(self._retention(c, latest, spec.kept) for c in self.computations[spec.producer])
             if spec.kept:
                 self.cp.add_exactly_one([retention.kept for retention in family])
             self.retentions.append(family)
-
-    def _latest_end(self, tensor: int) -> int:
-        """Last event at which the tensor can be read; without readers, its latest start."""
-        if self.problem.tensors[tensor].kept:
-            return self.clock.horizon
-        events = [self._latest_start(op) for op in self.readers[tensor]]
-        return max([self._latest_start(self.problem.tensors[tensor].producer), *events])
 
     def _latest_start(self, op: int) -> int:
         later = self.clock.later[op] if self.clock.copies[op] > 1 else None
@@ -262,21 +260,18 @@ class _Builder:
             self.check_time()
             for tensor in spec.inputs:
                 for reader in self.computations[op]:
-                    self._add_reservoir(tensor, reader)
-
-    def _add_reservoir(self, tensor: int, reader: Computation) -> None:
-        times: list[Any] = []
-        changes: list[int] = []
-        active: list[Any] = []
-        sources = self.computations[self.problem.tensors[tensor].producer]
-        for source, held in zip(sources, self.retentions[tensor], strict=True):
-            times += [source.start.event + 1, held.end + 1]
-            changes += [1, -1]
-            active += [True if source.present is None else source.present] * 2
-        times += [reader.start.event, reader.start.event + 1]
-        changes += [-1, 1]
-        active += [True if reader.present is None else reader.present] * 2
-        self.cp.add_reservoir_constraint_with_active(times, changes, active, 0, len(sources))
+                    times: list[Any] = []
+                    changes: list[int] = []
+                    active: list[Any] = []
+                    sources = self.computations[self.problem.tensors[tensor].producer]
+                    for source, held in zip(sources, self.retentions[tensor], strict=True):
+                        times += [source.start.event + 1, held.end + 1]
+                        changes += [1, -1]
+                        active += [True if source.present is None else source.present] * 2
+                    times += [reader.start.event, reader.start.event + 1]
+                    changes += [-1, 1]
+                    active += [True if reader.present is None else reader.present] * 2
+                    self.cp.add_reservoir_constraint_with_active(times, changes, active, 0, len(sources))
 
     def run_one_at_a_time(self) -> None:
         """Free order only: no two computations start at the same event."""
@@ -316,7 +311,14 @@ def add_hint(model: MoccasinModel, ops: list[int], events: list[int], capacity: 
     model.cp.add_hint(model.capacity, capacity)
     for op, copies in enumerate(model.computations):
         for copy, made in enumerate(copies):
-            _hint_computation(model.cp, made, starts[op][copy : copy + 1])
+            event = starts[op][copy : copy + 1]
+            if made.present is not None:
+                model.cp.add_hint(made.present, bool(event))
+            window = made.start.window
+            if made.start.key is not None:
+                model.cp.add_hint(
+                    made.start.key, (event[0] - window.offset) // window.scale if event else window.keys[0]
+                )
     for tensor, family in enumerate(model.retentions):
         producer = model.problem.tensors[tensor].producer
         lives = list(zip(starts[producer], ends[tensor], strict=True))
@@ -331,14 +333,6 @@ def add_hint(model: MoccasinModel, ops: list[int], events: list[int], capacity: 
     for pair in model.pairs:
         is_source = sources.get((pair.reader, pair.reader_copy, pair.tensor)) == pair.copy
         model.cp.add_hint(pair.literal, is_source)
-
-
-def _hint_computation(cp: Any, made: Computation, event: list[int]) -> None:
-    if made.present is not None:
-        cp.add_hint(made.present, bool(event))
-    window = made.start.window
-    if made.start.key is not None:
-        cp.add_hint(made.start.key, (event[0] - window.offset) // window.scale if event else window.keys[0])
 
 
 def read_ops(model: MoccasinModel, value: Callable[[Any], int]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from remat_cli.solvers.base import never
 from remat_cli.solvers.chains.actions import Action
 from remat_cli.solvers.chains.rotor_slots import make_slots
 from remat_cli.solvers.chains.rotor_tables import build_table
@@ -13,12 +14,8 @@ BUDGETS = 40  # as in the source
 SLOTS = 500
 
 
-def _never() -> bool:
-    return False
-
-
 def autocapper(
-    chain: PagedChain, budgets: int = BUDGETS, slots: int = SLOTS, is_over: Callable[[], bool] = _never
+    chain: PagedChain, budgets: int = BUDGETS, slots: int = SLOTS, is_over: Callable[[], bool] = never
 ) -> ChainPlan | None:
     """The best `capper` of budgets evenly spaced from the given one to what keeping everything takes; None: none fits.
 

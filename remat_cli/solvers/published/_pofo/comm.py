@@ -132,7 +132,14 @@ def _rounded_sets(chain: PagedChain, most: int) -> Iterator[PagedSet]:
             sizes = _summed_up(chain, slots)
             continue
         found.update(end.stages for end in ends)
-        raised = _raised(chain, slots, sizes)
+        # A slot more for the value that is nearest above its own; None where all are rounded up.
+        unit = _slot_bytes(chain, slots)
+        short = [(size - sizes[k] * unit, k) for k, size in enumerate(chain.kept_bytes[:-1]) if sizes[k] * unit < size]
+        if not short:
+            raised = None
+        else:
+            _, nearest = min(short)
+            raised = [slots + (k == nearest) for k, slots in enumerate(sizes)]
         if raised is None or any(chain.follow_set(end.stages) is not None for end in ends):
             break
         sizes = raised
@@ -150,16 +157,6 @@ def _summed_up(chain: PagedChain, slots: int) -> list[int]:
     unit = _slot_bytes(chain, slots)
     sums = [-(-held // unit) for held in accumulate(chain.kept_bytes)]
     return [after - before for before, after in pairwise([0, *sums])]
-
-
-def _raised(chain: PagedChain, slots: int, sizes: list[int]) -> list[int] | None:
-    """A slot more for the value that is nearest above its own; None where all are rounded up."""
-    unit = _slot_bytes(chain, slots)
-    short = [(size - sizes[k] * unit, k) for k, size in enumerate(chain.kept_bytes[:-1]) if sizes[k] * unit < size]
-    if not short:
-        return None
-    _, nearest = min(short)
-    return [slots + (k == nearest) for k, slots in enumerate(sizes)]
 
 
 def _slotted(chain: PagedChain, slots: int, sizes: list[int]) -> PagedChain:

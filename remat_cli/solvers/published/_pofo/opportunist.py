@@ -35,7 +35,12 @@ def opportunist(chain: PagedChain, slots: int = SLOTS) -> ChainPlan | None:
             forward += [Action("keep", stage), *(Action("move", each) for each in range(stage + 1, last + 1))]
             returns.append(back)
         else:
-            backlog = _paged_ticks(chain, stage, is_new=stage - 1 not in paged)
+            # What is left to write when a stage that keeps all is over: what of its input it did not hide, and its
+            # output.
+            is_new = stage - 1 not in paged
+            values = chain.kept_bytes if stage == 1 else chain.chain.value_bytes
+            before = values[stage - 1] * chain.link.write_ticks if is_new else 0
+            backlog = max(0, before - chain.forward_ticks[stage]) + chain.kept_bytes[stage] * chain.link.write_ticks
             paged |= {stage - 1, stage}
             forward.append(Action("all", stage))
             returns.append([Action("back", stage)])
@@ -53,13 +58,6 @@ def _rest_fits(chain: PagedChain, stage: int, is_whole: bool) -> bool:
             return False
         held += chain.kept_bytes[each]
     return True
-
-
-def _paged_ticks(chain: PagedChain, stage: int, is_new: bool) -> int:
-    """What is left to write when a stage that keeps all is over: what of its input it did not hide, and its output."""
-    values = chain.kept_bytes if stage == 1 else chain.chain.value_bytes
-    before = values[stage - 1] * chain.link.write_ticks if is_new else 0
-    return max(0, before - chain.forward_ticks[stage]) + chain.kept_bytes[stage] * chain.link.write_ticks
 
 
 def _group(chain: PagedChain, first: int, last: int, slots: int) -> list[Action] | None:

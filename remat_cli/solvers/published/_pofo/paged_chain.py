@@ -42,22 +42,22 @@ class PagedChain:
 
     @property
     def stages(self) -> int:
-        """How many, the loss among them."""
+        """How many stages there are, the loss among them."""
         return self.chain.stages
 
     @cached_property
     def kept_bytes(self) -> tuple[int, ...]:
-        """A[0] to A[n]."""
+        """Bytes of the chain's input and of what each stage keeps: A[0] to A[n]."""
         return (self.chain.value_bytes[0], *self.chain.saved_bytes[1:])
 
     @cached_property
     def forward_bytes(self) -> tuple[int, ...]:
-        """mF, by stage."""
+        """Bytes that a forward which keeps all takes beside its input (mF), by stage."""
         return (0, *(map(sum, zip(self.kept_bytes[1:], self.chain.saving_extra_bytes[1:], strict=True))))
 
     @cached_property
     def backward_bytes(self) -> tuple[int, ...]:
-        """mB, by stage."""
+        """Bytes that a backward takes, what it reads and makes included (mB), by stage."""
         chain, gradients = self.chain, self.chain.gradient_bytes
         return (
             0,
@@ -69,12 +69,12 @@ class PagedChain:
 
     @cached_property
     def forward_ticks(self) -> tuple[int, ...]:
-        """uF, by stage."""
+        """Time of each forward (uF), by stage."""
         return (0, *(time * self.link.ticks for time in self.chain.forward_ns[1:]))
 
     @cached_property
     def backward_ticks(self) -> tuple[int, ...]:
-        """uB, by stage."""
+        """Time of each backward (uB), by stage."""
         return (0, *(time * self.link.ticks for time in self.chain.backward_ns[1:]))
 
     @property

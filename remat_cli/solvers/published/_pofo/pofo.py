@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
+from remat_cli.solvers.base import never
 from remat_cli.solvers.chains.actions import Action
 from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 from remat_cli.solvers.published._pofo.pofo_kernels import NEVER
@@ -51,10 +52,6 @@ class PofoPlan:
     paged: tuple[int, ...]
 
 
-def _never() -> bool:
-    return False
-
-
 def pofo(chain: PagedChain, variant: Variant = "corrected", quantum_bytes: int = 0) -> PofoPlan | None:
     """The best plan, None where there is none; `printed` has no run of the forward sweep that ends before the loss.
 
@@ -68,7 +65,7 @@ def pofo(chain: PagedChain, variant: Variant = "corrected", quantum_bytes: int =
     return PofoRecurrences(chain, variant, (False, True), quantum_bytes).plan()
 
 
-def pofo_plans(chain: PagedChain, quantum_bytes: int, is_over: Callable[[], bool] = _never) -> Iterator[PofoPlan]:
+def pofo_plans(chain: PagedChain, quantum_bytes: int, is_over: Callable[[], bool] = never) -> Iterator[PofoPlan]:
     """Plans for the chain's budget and each that is some quanta less, the largest first, from the same tables.
 
     None when it was over before the tables were filled.
@@ -131,21 +128,38 @@ class PofoRecurrences:
         if self.budget < self.a[0]:
             return None
         if self.quantum_bytes and self.tables is None:
-            self.fill(_never)
+            self.fill(never)
         start = (False, 1, spare, 0, 0)
         ticks = self.forward_ticks(start)
-        return None if ticks >= NEVER else self._unwound(ticks, start)
+        if ticks >= NEVER:
+            return None
+        # What was chosen, as actions.
+        forward: list[Action] = []
+        returns: list[list[Action]] = []
+        paged: list[int] = []
+        key: Forward | None = start
+        while key is not None:
+            choice, s = self.forward(key), key[1]
+            if choice.is_paged:
+                paged.append(s - 1)
+            if choice.last:
+                forward += _run(s, choice.last)
+                _, key, block = self._run_forward(key, choice.last, choice.is_paged)
+                assert block is not None
+                returns.append(list(self._block_actions(block)))
+            else:
+                forward.append(Action("all", s))
+                returns.append([Action("back", s)])
+                _, key = self._all_forward(key, choice.is_paged)
+        backward = [action for actions in reversed(returns) for action in actions]
+        return PofoPlan(ticks, tuple(forward), tuple(backward), tuple(paged))
 
     def fill(self, is_over: Callable[[], bool]) -> bool:
         """Fill the tables of a quantum with all states; whether that was done before it was over."""
         if self.budget < self.a[0]:
             return False
-        self.tables = fill_tables(self._figures(), is_over)
-        return self.tables is not None
-
-    def _figures(self) -> PofoFigures:
         stages = range(1, self.n + 1)
-        return PofoFigures(
+        figures = PofoFigures(
             budget=self.budget,
             quantum=self.quantum_bytes,
             write=self.write,
@@ -161,6 +175,8 @@ class PofoRecurrences:
             save_need=(0, *map(self.saving_need, stages)),
             back_need=(0, *map(self.backward_need, stages)),
         )
+        self.tables = fill_tables(figures, is_over)
+        return self.tables is not None
 
     @property
     def last(self) -> int:
@@ -168,11 +184,11 @@ class PofoRecurrences:
         return self.n - 1 if self.variant == "corrected" else self.n - 2
 
     def block_ticks(self, key: Block) -> int:
-        """C."""
+        """C: the least duration of the backwards of a block."""
         return self.block(key).ticks if self.tables is None else self.tables.block(*key)
 
     def forward_ticks(self, key: Forward) -> int:
-        """OC."""
+        """OC: the least duration of all from a stage on."""
         return self.forward(key).ticks if self.tables is None else self.tables.forward(*key[:3], key[3:])
 
     def backward_need(self, s: int) -> int:
@@ -303,28 +319,6 @@ class PofoRecurrences:
         if is_paged:
             return *where, key[2], self._ticks(out + size * self.write, self.write), back + size * self.read
         return *where, key[2] + size, self._ticks(out, self.write), back
-
-    def _unwound(self, ticks: int, start: Forward) -> PofoPlan:
-        """What was chosen, as actions."""
-        forward: list[Action] = []
-        returns: list[list[Action]] = []
-        paged: list[int] = []
-        key: Forward | None = start
-        while key is not None:
-            choice, s = self.forward(key), key[1]
-            if choice.is_paged:
-                paged.append(s - 1)
-            if choice.last:
-                forward += _run(s, choice.last)
-                _, key, block = self._run_forward(key, choice.last, choice.is_paged)
-                assert block is not None
-                returns.append(list(self._block_actions(block)))
-            else:
-                forward.append(Action("all", s))
-                returns.append([Action("back", s)])
-                _, key = self._all_forward(key, choice.is_paged)
-        backward = [action for actions in reversed(returns) for action in actions]
-        return PofoPlan(ticks, tuple(forward), tuple(backward), tuple(paged))
 
     def _block_actions(self, key: Block) -> Iterator[Action]:
         s, end = key[0], self.block(key).last

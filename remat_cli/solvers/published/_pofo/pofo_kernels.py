@@ -64,7 +64,7 @@ def fill_blocks(net: PofoNet, blocks: Ints, s: int) -> None:
 
 @kernel
 def block_ticks(net: PofoNet, blocks: Ints, s: int, t: int, kept: int, backlog: int) -> int:
-    """One entry of C."""
+    """One entry of C, the durations of blocks."""
     figures = net.figures
     stages, read = figures.shape[1] - 1, net.units[1]
     room, waiting = blocks.shape[1] - 1 - kept, figures[GRADIENT, t]

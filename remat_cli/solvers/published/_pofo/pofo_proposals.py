@@ -24,18 +24,18 @@ def pofo_proposals(question: PagingQuestion, limits: Limits, slots: int = SLOTS)
 
     A chain counts a block's needs for the whole block: rotor's plans, judged op by op, fit where the chain says no.
     """
-    run = run_solver(question.problem, make_solver("rotor"), _part(limits, ROTOR_SHARE))
+    # Limits that end after a share of what is left.
+    run = run_solver(
+        question.problem,
+        make_solver("rotor"),
+        replace(limits, seconds=ROTOR_SHARE * limits.seconds_left, started=time.monotonic()),
+    )
     if run.plan is not None:
         yield PagingProposal("rotor", run.plan.schedule)
     plan = partial(pofo_schedule, slots=slots, limits=halved(limits))
     for proposal in chain_proposals("pofo", question, limits, plan):
         yield proposal
         yield _closed(question, proposal, halved(limits))
-
-
-def _part(limits: Limits, share: float) -> Limits:
-    """Limits that end after a share of what is left."""
-    return replace(limits, seconds=share * limits.seconds_left, started=time.monotonic())
 
 
 def _closed(question: PagingQuestion, proposal: PagingProposal, limits: Limits) -> PagingProposal:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from remat_cli.core.paging.paging import Link
-from remat_cli.solvers.base import Limits
+from remat_cli.solvers.base import Limits, never
 from remat_cli.solvers.chains.actions import Chain
 from remat_cli.solvers.chains.rotor_slots import make_slots
 from remat_cli.solvers.chains.rotor_tables import build_table
@@ -23,10 +23,6 @@ RECOMPUTE_SLOTS = 500
 UNITS = 100_000  # that all times together come to where nanoseconds are too many to be added up
 
 
-def _never() -> bool:
-    return False
-
-
 def pofo_schedule(chain: PagedChain, slots: int = SLOTS, limits: Limits | None = None) -> ChainPlan | None:
     """The fastest schedule of POFO's plans within the budget; None: none of them fits, or the limits ended too early.
 
@@ -41,7 +37,7 @@ def pofo_schedule(chain: PagedChain, slots: int = SLOTS, limits: Limits | None =
     if chain.stages <= EXACT_STAGES:
         plan = pofo(_summable(chain, 1)[0])
         return None if plan is None else realised(chain, plan.forward, plan.backward, plan.paged)
-    is_over = _never if limits is None else lambda: limits.is_over
+    is_over = never if limits is None else lambda: limits.is_over
     search = _Search(chain, is_over, recomputed(chain, is_over))
     tried = slots if limits is None else min(slots, FEW_SLOTS)
     spent = search.try_slots(tried)
@@ -124,7 +120,7 @@ def counted(chain: PagedChain, quantum_bytes: int) -> PagedChain:
     )
 
 
-def recomputed(chain: PagedChain, is_over: Callable[[], bool] = _never) -> ChainPlan | None:
+def recomputed(chain: PagedChain, is_over: Callable[[], bool] = never) -> ChainPlan | None:
     """The best plan without paging, as rotor's table has it; None: none fits, or it was over before."""
     budget = chain.budget_bytes
     table = build_table(chain.chain, "persistent", make_slots(chain.chain, budget, budget, RECOMPUTE_SLOTS), is_over)

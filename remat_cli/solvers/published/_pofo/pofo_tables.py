@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat_cli.base.errors import ModelError
+from remat_cli.solvers.base import never
 from remat_cli.solvers.published._pofo import pofo_kernels as kernels
 from remat_cli.solvers.published._pofo.pofo_kernels import Ints, PofoNet
 
@@ -37,7 +38,7 @@ class PofoFigures:
 
     @property
     def stages(self) -> int:
-        """How many, the loss among them."""
+        """How many stages there are, the loss among them."""
         return len(self.forward_ticks) - 1
 
     @property
@@ -78,11 +79,7 @@ def can_add_up(ticks: int, stages: int) -> bool:
     return ticks * (stages + 1) ** 2 < kernels.NEVER
 
 
-def _never() -> bool:
-    return False
-
-
-def fill_tables(figures: PofoFigures, is_over: Callable[[], bool] = _never) -> PofoTables | None:
+def fill_tables(figures: PofoFigures, is_over: Callable[[], bool] = never) -> PofoTables | None:
     """Both tables. O(n^3 S^2) and O(n^2 S^3) for n stages and S slots; None when it was over before, seen each stage.
 
     Raises:

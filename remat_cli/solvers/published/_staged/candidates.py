@@ -26,7 +26,8 @@ from remat_cli.solvers.published._staged.rounding import (
     prune,
     settle,
 )
-from remat_cli.solvers.search.state import OPS, TIME, Ints, make_net
+from remat_cli.solvers.search import rows
+from remat_cli.solvers.search.state import Ints, make_net
 
 Rounding: TypeAlias = Literal["both", "deterministic", "randomised"]
 Shares: TypeAlias = NDArray[np.float64]
@@ -87,7 +88,7 @@ class Rounder:
 
     def __init__(self, condensed: Condensed, free_bytes: int) -> None:
         self.net = make_net(condensed.problem, condensed.in_place)
-        self.ops = int(self.net[OPS, 0]) - 1
+        self.ops = int(self.net[rows.OPS, 0]) - 1
         self.free_bytes = free_bytes
         self._state = make_room(self.net, free_bytes)
 
@@ -106,7 +107,10 @@ class Rounder:
     def better(self, candidate: RoundedPlan) -> RoundedPlan:
         """Without the recomputes that can go, the most expensive first; then put off where that helps, and again."""
         first = self._pruned(candidate)
-        return min(first, self._pruned(self._delayed(first)), key=self.rank)
+        self._load(first.events)
+        delay(self.net, self._state)
+        delayed = self._measured()
+        return min(first, self._pruned(delayed), key=self.rank)
 
     def steps_to_better(self, candidate: RoundedPlan) -> int:
         """About how many steps are measured for that."""
@@ -121,15 +125,10 @@ class Rounder:
         if candidate.peak_bytes > self.free_bytes:
             return candidate
         self._load(candidate.events)
-        times = self.net[TIME, candidate.events % self.ops]
+        times = self.net[rows.TIME, candidate.events % self.ops]
         self._state[TRIES, : len(times)] = candidate.events[np.argsort(-times, kind="stable")]
         self._state[NUM, TRIES] = len(times)
         prune(self.net, self._state)
-        return self._measured()
-
-    def _delayed(self, candidate: RoundedPlan) -> RoundedPlan:
-        self._load(candidate.events)
-        delay(self.net, self._state)
         return self._measured()
 
     def _load(self, events: Sequence[int] | Ints) -> None:

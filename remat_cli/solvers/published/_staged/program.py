@@ -158,13 +158,11 @@ class _Builder:
         self.readers = readers_of(problem)
         self.last_run, self.last_hold = last_stages(problem, self.readers)
         capacity = free_bytes // byte_unit
-        self.model = StageModel(problem, capacity, self._begin(capacity), byte_unit, cost_unit)
-        self.milp = self.model.milp
-
-    def _begin(self, capacity: int) -> int:
-        """The first stage in which not all that was made so far and is of use fits together."""
+        # The first stage in which not all that was made so far and is of use fits together.
         count = len(self.ops)
-        return next((stage for stage in range(count) if self._most(stage) > capacity), count)
+        begin = next((stage for stage in range(count) if self._most(stage) > capacity), count)
+        self.model = StageModel(problem, capacity, begin, byte_unit, cost_unit)
+        self.milp = self.model.milp
 
     def _most(self, stage: int) -> int:
         """The most that a stage can hold at one time, in byte units."""
@@ -184,7 +182,7 @@ class _Builder:
         return [op for op in range(stage + 1) if self.last_run[op] >= stage]
 
     def add_variables(self, stage: int) -> None:
-        """R and S of a stage; what is held at the end is known."""
+        """The variables of a stage: R, ops that run, and S, tensors held; what is held at the end is known."""
         if stage == len(self.ops):
             return
         for tensor, spec in enumerate(self.problem.tensors):
@@ -198,7 +196,17 @@ class _Builder:
         """What is read is there, and all fits."""
         spans = {x: self._span(stage, x) for x, spec in enumerate(self.problem.tensors) if spec.producer <= stage}
         if self._most(stage) > self.model.capacity:
-            self._fit(stage, spans)
+            # U op by op, with workspace.
+            level = _sum(*(_scale(self.sizes[tensor], self._hold(stage, tensor)) for tensor in spans))
+            for op in self._running(stage):
+                outputs = [x for x in self.problem.ops[op].outputs if self.sizes[x]]
+                made = [_scale(self.sizes[x], self._run(stage, op)) for x in outputs]
+                held = self._derive([_sum(level, *made)], max(0, self.model.capacity), integral=False)
+                self.model.levels.add(held)
+                beside = _scale(self.workspaces[op], self._run(stage, op))
+                if self.workspaces[op]:
+                    self._at_most(_sum(([(1, held)], 0), beside), ([], self.model.capacity))
+                level = _sum(([(1, held)], 0), *self._freed(stage, op, spans))
 
     def _run(self, stage: int, op: int) -> Expression:
         if op == stage:
@@ -250,33 +258,17 @@ class _Builder:
         elif constant > 0:
             self.milp.at_least([], 1)
 
-    def _fit(self, stage: int, spans: dict[int, dict[int, Expression]]) -> None:
-        """U op by op, with workspace."""
-        level = _sum(*(_scale(self.sizes[tensor], self._hold(stage, tensor)) for tensor in spans))
-        for op in self._running(stage):
-            outputs = [x for x in self.problem.ops[op].outputs if self.sizes[x]]
-            made = [_scale(self.sizes[x], self._run(stage, op)) for x in outputs]
-            held = self._derive([_sum(level, *made)], max(0, self.model.capacity), integral=False)
-            self.model.levels.add(held)
-            beside = _scale(self.workspaces[op], self._run(stage, op))
-            if self.workspaces[op]:
-                self._at_most(_sum(([(1, held)], 0), beside), ([], self.model.capacity))
-            level = _sum(([(1, held)], 0), *self._freed(stage, op, spans))
-
     def _freed(self, stage: int, op: int, spans: dict[int, dict[int, Expression]]) -> Iterator[Expression]:
         """What is left after an op, less what there was."""
         for tensor in self.ops[op]:
             left = spans[tensor]
-            yield _scale(self.sizes[tensor], _sum(left[op], _scale(-1, _previous(left, op))))
+            # What is in memory up to a reader: what is left by the one before it.
+            readers = sorted(left)
+            previous = left[readers[readers.index(op) - 1]]
+            yield _scale(self.sizes[tensor], _sum(left[op], _scale(-1, previous)))
         for tensor in self.problem.ops[op].outputs:
             available = _sum(self._hold(stage, tensor), self._run(stage, op))
             yield _scale(self.sizes[tensor], _sum(spans[tensor][-1], _scale(-1, available)))
-
-
-def _previous(left: dict[int, Expression], op: int) -> Expression:
-    """What is in memory up to a reader: what is left by the one before it."""
-    readers = sorted(left)
-    return left[readers[readers.index(op) - 1]]
 
 
 def _sum(*parts: Expression) -> Expression:

@@ -3,26 +3,14 @@
 A schedule of the space `staged` is a rising list of *events*: event t*n + v says that op v, of n, runs in stage t;
 v*n + v is its first run. Where events come and go, the order stays that of the space.
 
-As in `_search.state`, a net is a table of the problem, and a state `s` a table whose rows are named below.
+As in `search.rows`, a net is a table of the problem, and a state `s` a table whose rows are named below.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat_cli.solvers.search.state import (
-    IN_PTR,
-    INPUTS,
-    OPS,
-    OUT_PTR,
-    PAIR_PTR,
-    PAIRS,
-    PRODUCER,
-    SIZE,
-    TIME,
-    WORKSPACE,
-    Ints,
-    kernel,
-)
+from remat_cli.solvers.search import rows
+from remat_cli.solvers.search.state import Ints, kernel
 
 # Rows of a state.
 (
@@ -49,8 +37,8 @@ Flags = NDArray[np.uint8]
 
 def make_room(net: Ints, free_bytes: int) -> Ints:
     """A state for the most events there can be: each op once in each stage from its own on."""
-    ops = int(net[OPS, 0]) - 1
-    state = np.zeros((NUM + 1, max(ops * (ops + 1) // 2, int(net[OUT_PTR, ops]), AREA) + 1), np.int64)
+    ops = int(net[rows.OPS, 0]) - 1
+    state = np.zeros((NUM + 1, max(ops * (ops + 1) // 2, int(net[rows.OUT_PTR, ops]), AREA) + 1), np.int64)
     state[NUM, BUDGET] = free_bytes
     return state
 
@@ -58,7 +46,7 @@ def make_room(net: Ints, free_bytes: int) -> Ints:
 @kernel
 def complete(net: Ints, held: Flags, s: Ints) -> None:
     """The events that make what is held: all others follow from it, and nothing less would do."""
-    ops, count = net[OPS, 0] - 1, 0
+    ops, count = net[rows.OPS, 0] - 1, 0
     for t in range(ops):
         _run_stage(net, held, s, t)
         for v in range(t + 1):
@@ -77,15 +65,15 @@ def _run_stage(net: Ints, held: Flags, s: Ints, t: int) -> None:
     for v in range(t):
         s[RUNS, v] = 0
     s[RUNS, t] = 1
-    for x in range(net[OUT_PTR, t]):
+    for x in range(net[rows.OUT_PTR, t]):
         if held[t + 1, x] != 0 and held[t, x] == 0:
-            s[RUNS, net[PRODUCER, x]] = 1
+            s[RUNS, net[rows.PRODUCER, x]] = 1
     for back in range(t + 1):
         v = t - back
         if s[RUNS, v] != 0:
-            for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-                if held[t, net[INPUTS, k]] == 0:
-                    s[RUNS, net[PRODUCER, net[INPUTS, k]]] = 1
+            for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+                if held[t, net[rows.INPUTS, k]] == 0:
+                    s[RUNS, net[rows.PRODUCER, net[rows.INPUTS, k]]] = 1
 
 
 @kernel
@@ -94,7 +82,7 @@ def settle(net: Ints, s: Ints, row: int) -> None:
 
     One pass from the end: what a later step that stays reads is needed before it.
     """
-    ops, length = net[OPS, 0] - 1, s[NUM, row]
+    ops, length = net[rows.OPS, 0] - 1, s[NUM, row]
     live, place = _begin(net, s, row), length
     s[NUM, COST], s[NUM, PEAK], s[NUM, EXCESS], s[NUM, AREA] = 0, 0, 0, 0
     for back in range(length):
@@ -113,23 +101,23 @@ def settle(net: Ints, s: Ints, row: int) -> None:
 @kernel
 def _begin(net: Ints, s: Ints, row: int) -> int:
     """Count the runs of each op, and mark as needed what is kept; returns the bytes of that."""
-    ops, live = net[OPS, 0] - 1, 0
+    ops, live = net[rows.OPS, 0] - 1, 0
     for v in range(ops):
         s[RUNS, v] = 0
     for k in range(s[NUM, row]):
         s[RUNS, s[row, k] % ops] += 1
-    for x in range(net[OUT_PTR, ops]):
+    for x in range(net[rows.OUT_PTR, ops]):
         s[NEEDED, x] = 0
-    for k in range(net[IN_PTR, ops], net[IN_PTR, ops + 1]):
-        s[NEEDED, net[INPUTS, k]] = 1
-        live += net[SIZE, net[INPUTS, k]]
+    for k in range(net[rows.IN_PTR, ops], net[rows.IN_PTR, ops + 1]):
+        s[NEEDED, net[rows.INPUTS, k]] = 1
+        live += net[rows.SIZE, net[rows.INPUTS, k]]
     return live
 
 
 @kernel
 def _is_needed(net: Ints, s: Ints, v: int) -> bool:
     found = False
-    for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
+    for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
         found = found or s[NEEDED, x] != 0
     return found
 
@@ -141,24 +129,24 @@ def _step(net: Ints, s: Ints, v: int, live: int) -> int:
     A step that overwrites an input which it is the last to read saves its result's bytes.
     """
     reused = 0
-    for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-        x = net[INPUTS, k]
+    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+        x = net[rows.INPUTS, k]
         if s[NEEDED, x] == 0:
             s[NEEDED, x] = 2
-            live += net[SIZE, x]
-    for k in range(net[PAIR_PTR, v], net[PAIR_PTR, v + 1]):
-        if s[NEEDED, net[PAIRS, k]] == 2:
-            reused = net[SIZE, net[OUT_PTR, v]]
-    here = live + net[WORKSPACE, v] - reused
-    for x in range(net[OUT_PTR, v], net[OUT_PTR, v + 1]):
+            live += net[rows.SIZE, x]
+    for k in range(net[rows.PAIR_PTR, v], net[rows.PAIR_PTR, v + 1]):
+        if s[NEEDED, net[rows.PAIRS, k]] == 2:
+            reused = net[rows.SIZE, net[rows.OUT_PTR, v]]
+    here = live + net[rows.WORKSPACE, v] - reused
+    for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
         if s[NEEDED, x] != 0:
             s[NEEDED, x] = 0
-            live -= net[SIZE, x]
+            live -= net[rows.SIZE, x]
         else:
-            here += net[SIZE, x]
-    for k in range(net[IN_PTR, v], net[IN_PTR, v + 1]):
-        s[NEEDED, net[INPUTS, k]] = 1
-    s[NUM, COST] += net[TIME, v]
+            here += net[rows.SIZE, x]
+    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+        s[NEEDED, net[rows.INPUTS, k]] = 1
+    s[NUM, COST] += net[rows.TIME, v]
     s[NUM, PEAK] = max(s[NUM, PEAK], here)
     s[NUM, EXCESS] += max(0, here - s[NUM, BUDGET])
     s[NUM, AREA] += here
@@ -168,7 +156,7 @@ def _step(net: Ints, s: Ints, v: int, live: int) -> int:
 @kernel
 def prune(net: Ints, s: Ints) -> None:
     """Take out each recompute to be tried whose loss leaves the schedule within the budget."""
-    ops = net[OPS, 0] - 1
+    ops = net[rows.OPS, 0] - 1
     for k in range(s[NUM, TRIES]):
         event = s[TRIES, k]
         if event % (ops + 1) == 0:
@@ -184,7 +172,7 @@ def prune(net: Ints, s: Ints) -> None:
 @kernel
 def delay(net: Ints, s: Ints) -> None:
     """Put off recomputes to the stages in which they are first read, where that lowers the excess, or else the area."""
-    ops = net[OPS, 0] - 1
+    ops = net[rows.OPS, 0] - 1
     settle(net, s, EVENTS)
     excess, area, place = s[NUM, EXCESS], s[NUM, AREA], s[NUM, EVENTS] - 1
     while place >= 0:
@@ -203,12 +191,12 @@ def delay(net: Ints, s: Ints) -> None:
 @kernel
 def _first_read(net: Ints, s: Ints, place: int) -> int:
     """The first event that reads a result of the one at a place; that one itself if none does."""
-    ops, found = net[OPS, 0] - 1, int(s[EVENTS, place])
-    first, last = net[OUT_PTR, found % ops], net[OUT_PTR, found % ops + 1]
+    ops, found = net[rows.OPS, 0] - 1, int(s[EVENTS, place])
+    first, last = net[rows.OUT_PTR, found % ops], net[rows.OUT_PTR, found % ops + 1]
     for k in range(place + 1, s[NUM, EVENTS]):
         reader = s[EVENTS, k] % ops
-        for j in range(net[IN_PTR, reader], net[IN_PTR, reader + 1]):
-            if first <= net[INPUTS, j] < last:
+        for j in range(net[rows.IN_PTR, reader], net[rows.IN_PTR, reader + 1]):
+            if first <= net[rows.INPUTS, j] < last:
                 return int(s[EVENTS, k])
     return found
 

@@ -63,7 +63,7 @@ class Layout:
         return self.problem.memories[memory].free_bytes // self.byte_unit
 
     def units(self, size_bytes: int) -> int:
-        """Bytes in byte units."""
+        """How many byte units so many bytes take."""
         return -(-size_bytes // self.byte_unit)
 
     def memory(self, device: int) -> int:
@@ -121,6 +121,13 @@ def make_layout(problem: Problem, rules: ModelRules) -> Layout:
     workspaces = [size for op in problem.ops for size in op.workspace_bytes]
     byte_unit = math.gcd(*sizes, *workspaces, *problem.weight_bytes) or 1
     devices = range(len(problem.devices))
+    times = [time for op in problem.ops for time in op.time_ns if time]
+    copies = {time for row in problem.copy_ns for entry in row for time in entry if time}
+    energies: set[int] = set()
+    if rules.energy_weight:
+        energies = {rules.energy_weight * energy for op in problem.ops for energy in op.energy_nj}
+        energies |= {rules.energy_weight * e for row in problem.copy_energy_nj for entry in row for e in entry}
+    cost_unit = math.gcd(*times, *copies, *energies) or 1
     return Layout(
         problem=problem,
         rules=rules,
@@ -133,7 +140,7 @@ def make_layout(problem: Problem, rules: ModelRules) -> Layout:
         sources=tuple(tuple(_sources(problem, rules, d, x) for x in range(len(problem.tensors))) for d in devices),
         sizes=tuple(size // byte_unit for size in sizes),
         byte_unit=byte_unit,
-        cost_unit=_cost_unit(problem, rules),
+        cost_unit=cost_unit,
     )
 
 
@@ -160,16 +167,6 @@ def _sources(problem: Problem, rules: ModelRules, target: int, tensor: int) -> t
 def _copy_price(problem: Problem, rules: ModelRules, tensor: int, source: int, target: int) -> int:
     energy = problem.copy_energy_nj[source][target][tensor] if problem.copy_energy_nj else 0
     return (problem.copy_ns[source][target][tensor] or 0) + rules.energy_weight * energy
-
-
-def _cost_unit(problem: Problem, rules: ModelRules) -> int:
-    times = [time for op in problem.ops for time in op.time_ns if time]
-    copies = {time for row in problem.copy_ns for entry in row for time in entry if time}
-    energies: set[int] = set()
-    if rules.energy_weight:
-        energies = {rules.energy_weight * energy for op in problem.ops for energy in op.energy_nj}
-        energies |= {rules.energy_weight * e for row in problem.copy_energy_nj for entry in row for e in entry}
-    return math.gcd(*times, *copies, *energies) or 1
 
 
 def is_exact(problem: Problem) -> bool:

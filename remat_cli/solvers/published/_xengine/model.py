@@ -111,7 +111,9 @@ def _add_stage(model: XEngineModel, stage: int) -> None:
     for op in model.layout.running(stage):
         _add_run(model, stage, op)
     _add_holds(model, stage)
-    memories = [m for m in range(len(model.layout.homes)) if _is_counted(model, m)]
+    memories = [
+        m for m in range(len(model.layout.homes)) if (model.layout.rules.room == "pooled" or model.layout.is_tight(m))
+    ]
     for memory in memories:
         _add_frees(model, stage, memory)
     levels = {memory: list(_levels(model, stage, memory)) for memory in memories}
@@ -123,10 +125,6 @@ def _add_stage(model: XEngineModel, stage: int) -> None:
     for memory, sums in levels.items():
         for level in sums:
             model.milp.at_most(level, model.layout.capacity(memory))
-
-
-def _is_counted(model: XEngineModel, memory: int) -> bool:
-    return model.layout.rules.room == "pooled" or model.layout.is_tight(memory)
 
 
 def _add_run(model: XEngineModel, stage: int, op: int) -> None:

@@ -44,7 +44,7 @@ class Staged:
     copies: list[tuple[int, int, int, int, int]] = field(default_factory=list)
 
     def schedule(self) -> Schedule:
-        """The steps."""
+        """The schedule of all steps, stage by stage."""
         before: dict[tuple[int, int, int], list[Step]] = {}
         for stage, tensor, op, source, target in self.copies:
             before.setdefault((stage, op, target), []).append(Copy(tensor, source, target))

@@ -8,10 +8,10 @@ from typing import Any
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
+from remat_cli.compiling.one_model.verify import SEEDS_NOTE
 from remat_cli.compiling.original import user_file
 from remat_cli.compiling.prepare import default_settings
 from remat_cli.compiling.process.resident import RUNS, THOROUGH_RUNS, worst_of
-from remat_cli.compiling.verify import SEEDS_NOTE
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
 from remat_cli.core.values.verification import Checks

@@ -1,17 +1,24 @@
 """What `inspect` reports of a plan on several devices, as people read it."""
 
+from collections.abc import Sequence
+
 from remat_cli.base.units import format_bytes
-from remat_cli.report.devices_text import device_table, estimate_lines, link_lines, single_time
+from remat_cli.report.devices.devices_text import device_table, estimate_lines, link_lines, single_time
+from remat_cli.report.devices.placed_inspection import PlacedInspectReport
 from remat_cli.report.explain import live_tensor_lines
-from remat_cli.report.inspection import InspectReport, closing_lines, inspect_verdict
-from remat_cli.report.paged import all_paging_lines
+from remat_cli.report.inspection import closing_lines, inspect_verdict
 from remat_cli.report.pictures.placement_picture import placement_lines
 from remat_cli.report.pictures.terminal_chart import ChartRule, memory_chart
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
 
-def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
+def device_inspect_lines(report: PlacedInspectReport, style: Style) -> list[str]:
     """Everything about one plan on several devices, the verdict first."""
+    return placed_inspect_lines(report, link_lines(report.links), style)
+
+
+def placed_inspect_lines(report: PlacedInspectReport, moved_lines: Sequence[str], style: Style) -> list[str]:
+    """The same with lines of what moves."""
     where = f"{plural(report.ops, 'op')} on {report.device}, {plural(report.segments, 'session')}"
     lines = [inspect_verdict(report).line(style), style.paint(report.path, "strong") + f"  ({where})"]
     # Time and what it is compared with.
@@ -26,9 +33,8 @@ def device_inspect_lines(report: InspectReport, style: Style) -> list[str]:
     rows += [["proved least", f"{percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"]]
     device_figures = columns(rows, "<<")
     lines += [*device_figures, ""]
-    ways = link_lines(report.links) if report.paging is None else all_paging_lines(report.paging)
-    lines += [*device_table(report.devices, is_run=False), "", *ways, *estimate_lines(report.devices, report.links)]
-    lines += [] if report.placement is None else ["", *placement_lines(report.placement, style)]
+    lines += [*device_table(report.devices, is_run=False), "", *moved_lines]
+    lines += [*estimate_lines(report.devices, report.links), "", *placement_lines(report.placement, style)]
     for memory in report.memories:
         # The curve of one memory under its budget, and what is there when it is fullest.
         users = ", ".join(name for name in memory.devices if name != memory.name)

@@ -10,9 +10,8 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress, aside
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest, ask
-from remat_cli.compiling.hosted import hosted_weights
 from remat_cli.compiling.page_answer import AUTO, WITHOUT_SHARE, page_by, terms_of
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import Answered, OneModel, Paged, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import needed_bytes
@@ -28,7 +27,6 @@ from remat_cli.compiling.solve import (
 )
 from remat_cli.compiling.write import as_asked, write_within_budget
 from remat_cli.core.paging.paged_plan import PagedPlan
-from remat_cli.core.paging.paged_sessions import SessionCosts
 from remat_cli.core.paging.weight_need import weight_need
 from remat_cli.core.paging.weight_paging import NO_WEIGHTS, WeightPaging
 from remat_cli.core.schedule.plan import Schedule
@@ -37,11 +35,15 @@ from remat_cli.core.schedule.segments import Cut
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import Budget, describe_bytes
 from remat_cli.core.values.spill import DISK
+from remat_cli.paging.hosted import hosted_weights
+from remat_cli.solvers.paging.question import PagingTerms
 
 WITHOUT_TRIES = 5  # of plans that page nothing, for the fastest whose process holds as little as it may
 
 
-def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest, progress: Progress) -> PlannedModel:
+def plan_paging(
+    prepared: Prepared, platform: Platform, request: CompileRequest, progress: Progress
+) -> OneModel | Paged | Refused:
     """The best plan that pages; under `auto` one that only recomputes, as one model, where that is no slower.
 
     Raises:
@@ -50,40 +52,34 @@ def plan_paging(prepared: Prepared, platform: Platform, request: CompileRequest,
     if platform.spill is not None and platform.spill.memory == DISK:
         platform = _with_weights_apart(platform)
     search, question = request.search, ask(platform, request)
-    assert search.pager is not None
+    asked = search.known_pager
     if question.least:
         raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
-    if reason := search.pager.supports(question.problem):
-        raise ConfigError(f"solver {search.pager.name} cannot take this model: {reason}")
-    if search.pager.name != AUTO:
+    if reason := asked.supports(question.problem):
+        raise ConfigError(f"solver {asked.name} cannot take this model: {reason}")
+    if asked.name != AUTO:
         return _paged(prepared, platform, question, search, progress)
     begin = time.monotonic()
     without = _without_paging(prepared, platform, request, search.share(WITHOUT_SHARE), progress)
-    is_known = without is not None and without.written is not None
-    beat_ns = without.plan.time_ns if without is not None and is_known else None
+    beat_ns = without.time_ns if isinstance(without, OneModel) else None
     paged = _paged(prepared, platform, question, search.share(1 - WITHOUT_SHARE), progress, beat_ns)
-    if without is None or not is_known:
+    if not isinstance(without, OneModel):
         return paged
-    if paged.paged is not None and paged.paged.paging.time_ns < without.plan.time_ns:
-        return replace(paged, without_paging_ns=without.plan.time_ns)
+    if isinstance(paged, Paged) and paged.time_ns < without.time_ns:
+        return replace(paged, without_paging_ns=without.time_ns)
     rest = search.within(search.limits.seconds - (time.monotonic() - begin))
     return _recomputed_on(without, platform, request, rest, progress)
 
 
 def _recomputed_on(
-    first: PlannedModel, platform: Platform, request: CompileRequest, search: Search, progress: Progress
-) -> PlannedModel:
+    first: OneModel, platform: Platform, request: CompileRequest, search: Search, progress: Progress
+) -> OneModel:
     """A plan that pages nothing, searched on from the one that is known, where time is left and something to gain."""
     is_settled = first.plan.time_ns <= first.answer.question.baseline.time_ns
     if is_settled or search.limits.seconds < LEAST_SECONDS or progress.should_stop():
         return first
-    start = first.answer.plan
-    again = _without_paging(
-        first.prepared, platform, request, search, progress, None if start is None else start.schedule
-    )
-    if again is None or again.written is None or again.plan.time_ns >= first.plan.time_ns:
-        return first
-    return again
+    again = _without_paging(first.prepared, platform, request, search, progress, first.plan.schedule)
+    return again if isinstance(again, OneModel) and again.time_ns < first.time_ns else first
 
 
 def _with_weights_apart(platform: Platform) -> Platform:
@@ -104,7 +100,7 @@ def _without_paging(
     search: Search,
     progress: Progress,
     start: Schedule | None = None,
-) -> PlannedModel | None:
+) -> OneModel | Refused | None:
     """A plan that recomputes and pages nothing; None where the solver does not take the model, or none holds so little.
 
     A budget in bytes bounds the process, as it does for a plan that pages: what is live gets so much less.
@@ -114,7 +110,7 @@ def _without_paging(
     if asked.kind != "bytes" or platform.spill is None or platform.spill.memory != DISK:
         return _recomputed(prepared, alone, request, search, progress, start)
 
-    def within(live_bytes: int) -> PlannedModel | None:
+    def within(live_bytes: int) -> OneModel | Refused | None:
         less = replace(request, asked=request.asked.leaving(live_bytes))
         return _recomputed(prepared, alone, less, search.share(1 / WITHOUT_TRIES), progress, start)
 
@@ -130,12 +126,13 @@ def _recomputed(
     search: Search,
     progress: Progress,
     start: Schedule | None,
-) -> PlannedModel | None:
+) -> OneModel | Refused | None:
     """The best plan of one session for what may be live."""
     question = ask(alone, request)
     if refusal(question.problem, search.solver, question.names):
         return None
-    first = PlannedModel(prepared, alone, answer(question, search, aside(progress), start), prepared)
+    found = answer(question, search, aside(progress), start)
+    first = Answered(prepared=prepared, platform=alone, answer=found, whole=prepared)
     return write_within_budget(first, search, aside(progress))
 
 
@@ -146,9 +143,8 @@ def _paged(
     search: Search,
     progress: Progress,
     beat_ns: int | None = None,
-) -> PlannedModel:
-    pager, spill, weights = search.pager, platform.spill, NO_WEIGHTS
-    assert pager is not None
+) -> Paged | Refused:
+    pager, spill, weights = search.known_pager, platform.spill, NO_WEIGHTS
     if spill is not None and spill.memory == DISK:
         weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
     terms = terms_of(platform, question.problem, weights)
@@ -159,17 +155,16 @@ def _paged(
     limits = replace(search.limits, should_stop=progress.should_stop)
     found = page_by(replace(terms.question(question.problem), beat_ns=beat_ns), pager, limits, uncounted)
     answered = BudgetAnswer(question, found.run)
-    if found.paged is None:
-        obstacle = _weight_obstacle(question.problem, platform, terms.costs)
-        return PlannedModel(prepared, platform, answered, prepared, weight_obstacle=obstacle)
-    cut = _cut(question.problem, found.paged)
-    return PlannedModel(prepared, platform, answered, prepared, cut=cut, paged=found.paged)
+    known = Answered(prepared=prepared, platform=platform, answer=answered, whole=prepared)
+    if found.paged:
+        return Paged(**known.known, cut=_cut(question.problem, found.paged), paged=found.paged)
+    obstacle = _weight_obstacle(question.problem, platform, terms)
+    return replace(known.refused(), weight_obstacle=obstacle)
 
 
-def _weight_obstacle(problem: Problem, platform: Platform, costs: SessionCosts) -> str | None:
+def _weight_obstacle(problem: Problem, platform: Platform, terms: PagingTerms) -> str | None:
     """The weight that needs more room than there is, and the least budget that has it; None: that is not the cause."""
-    assert platform.spill is not None
-    need = weight_need(problem, baseline(problem), platform.spill.link, costs)
+    need = weight_need(problem, baseline(problem), terms.memory.link, terms.costs)
     if need is None:
         return None
     weight = platform.graph.weights[need.weight]

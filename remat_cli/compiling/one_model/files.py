@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import forecast_of, saves_packed, wants_primers
-from remat_cli.compiling.record import model_to_write
 from remat_cli.compiling.runs_on import runs_on_of
 from remat_cli.core.values.process_promise import ProcessPromise
 from remat_cli.core.values.runs_on import RunsOn
@@ -24,7 +23,7 @@ from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings
 
 
-def save_written(planned: PlannedModel, path: Path, request: CompileRequest) -> RunsOn:
+def save_model(planned: OneModel, path: Path, request: CompileRequest) -> RunsOn:
     """Write the model; with its weights in a file beside it where that was asked for, or they are many.
 
     Copies as kernels pack them go there too where they are large, with primers where the heap would keep some of those
@@ -34,25 +33,22 @@ def save_written(planned: PlannedModel, path: Path, request: CompileRequest) -> 
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
-    files = request.files
-    model = asking_least(without_seeds(model_to_write(planned)))
-    is_packed = planned.written is not None and saves_packed(planned.written, planned.prepared, files)
-    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=planned.written is None)
+    files, written = request.files, planned.written
+    model = asking_least(without_seeds(written.rewritten.model))
+    is_packed = saves_packed(written, planned.prepared, files)
+    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=False)
     for key, text in (runs_on.metadata | _promises_told(planned, request)).items():
         set_model_metadata(model, key, text)
-    if planned.written is not None and is_packed and wants_primers(planned.written, planned.prepared, files):
+    if is_packed and wants_primers(written, planned.prepared, files):
         model = primed(model)
     packed = _packed(model, planned.prepared) if is_packed else NOTHING_PACKED
-    if planned.written is not None:
-        model = signed(model, len(packed.copies))
+    model = signed(model, len(packed.copies))
     save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
     return runs_on
 
 
-def _promises_told(planned: PlannedModel, request: CompileRequest) -> dict[str, str]:
+def _promises_told(planned: OneModel, request: CompileRequest) -> dict[str, str]:
     """What a file that is one model says of its sizes and its bytes, live and of a process: what its plan came to."""
-    if planned.written is None:
-        return {}
     process = ProcessPromise(
         budget_bytes=request.process_budget_bytes,
         with_mapped=request.count_mapped,

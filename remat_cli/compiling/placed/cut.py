@@ -15,7 +15,7 @@ from remat_cli.core.schedule.segments import Cut, cut_plan
 from remat_cli.core.schedule.shared_session import Shared, one_session_cut, used_devices
 from remat_cli.core.values.buffer_cache import BufferCache
 from remat_cli.core.values.conditions import CPU
-from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, Way
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, SessionForm
 from remat_cli.devices.mixing import Mixing
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.onnx_io.write.segment_models import SegmentSource, one_session_names
@@ -99,7 +99,7 @@ def _with_parts(cache: BufferCache, graph: Graph, given_ops: int) -> BufferCache
     return msgspec.structs.replace(cache, parts={n: sizes for n, sizes in parts.items() if len(sizes) > 1})
 
 
-def cut_of(platform: Platform, problem: Problem, plan: Plan, way: Way = "sessions") -> Cut:
+def cut_of(platform: Platform, problem: Problem, plan: Plan, way: SessionForm = "sessions") -> Cut:
     """The plan as sessions and copies, each memory's budget kept where that is possible; or as the one session.
 
     Raises:

@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from remat_cli.core.paging.paged_plan import PagedPlan
-from remat_cli.core.paging.paged_sessions import groups_of
 from remat_cli.core.schedule.floor import working_set_bytes
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Compute, Copy, Instance, Plan, Step
@@ -36,14 +34,19 @@ from remat_cli.report.explain import (
 class PlacedPlan(msgspec.Struct, frozen=True):
     """The problem of several devices with its judged plan; `graph` and `placement` say what its numbers stand for.
 
-    Where no plan was found, `plan` is None and what is told of it is nothing. `paged` is how it pages, if it does.
+    Where no plan was found, `plan` is None and what is told of it is nothing.
     """
 
     graph: Graph
     problem: Problem
     placement: Placement
     plan: Plan | None = None
-    paged: PagedPlan | None = None
+
+    @property
+    def known_plan(self) -> Plan:
+        """The plan of what has one."""
+        assert self.plan is not None
+        return self.plan
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -140,11 +143,9 @@ def link_reports(placed: PlacedPlan) -> tuple[LinkReport, ...]:
 
 def memory_reports(placed: PlacedPlan) -> tuple[MemoryReport, ...]:
     """What each memory holds over the steps of the plan, and what is there when it is fullest."""
-    assert placed.plan is not None
-    fixed = fixed_bytes_of(placed.problem, placed.plan.schedule)
-    if placed.paged is not None:
-        return (_paged_memory(placed, placed.paged, _memory_report(placed, placed.plan, 0, fixed[0])),)
-    return tuple(_memory_report(placed, placed.plan, number, fixed[number]) for number in range(len(fixed)))
+    plan = placed.known_plan
+    fixed = fixed_bytes_of(placed.problem, plan.schedule)
+    return tuple(_memory_report(placed, plan, number, fixed[number]) for number in range(len(fixed)))
 
 
 def _memory_report(placed: PlacedPlan, plan: Plan, number: int, fixed_bytes: int) -> MemoryReport:
@@ -162,26 +163,6 @@ def _memory_report(placed: PlacedPlan, plan: Plan, number: int, fixed_bytes: int
         run_memory_bytes=placed.placement.memory_bytes.get(memory.name, ()),
         alive=() if step is None else alive_in(placed, plan, number, step),
         workspace_bytes=0 if step is None else curve[step] - plan.live_bytes[number][step],
-    )
-
-
-def _paged_memory(placed: PlacedPlan, paged: PagedPlan, unpaged: MemoryReport) -> MemoryReport:
-    """What the memory holds while sessions run: what is away is not there, neither values nor weights."""
-    assert placed.plan is not None
-    fixed = unpaged.fixed_bytes - paged.sessions.released_bytes
-    sessions = [session for session, group in enumerate(groups_of(placed.plan, paged.paging.firsts)) for _ in group]
-    curve = tuple(fixed + paged.session_bytes[session] for session in sessions)
-    step = fullest_step(curve)
-    away = set() if step is None else paged.away_in(sessions[step])
-    gone = {id(placed.plan.instances[number]) for number in away}
-    return msgspec.structs.replace(
-        unpaged,
-        fixed_bytes=fixed,
-        peak_step=step,
-        peak_op=None if step is None else step_label(placed, step),
-        memory_bytes=curve,
-        alive=() if step is None else alive_in(placed, placed.plan, 0, step, gone),
-        workspace_bytes=0,
     )
 
 
@@ -212,7 +193,7 @@ def alive_in(
 
 def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:
     """Where and when every op is computed, copied and kept."""
-    assert placed.plan is not None
+    plan = placed.known_plan
     problem, producers = placed.problem, [tensor.producer for tensor in placed.problem.tensors]
     seen: set[int] = set()
     steps = []
@@ -228,7 +209,7 @@ def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:
         memories=tuple(memory.name for memory in problem.memories),
         memory_of=tuple(device.memory for device in problem.devices),
         steps=tuple(steps),
-        lives=tuple(PlacedLife(producers[i.tensor], i.memory, i.birth, i.death) for i in placed.plan.instances),
+        lives=tuple(PlacedLife(producers[i.tensor], i.memory, i.birth, i.death) for i in plan.instances),
     )
 
 
@@ -240,8 +221,8 @@ def _kind(placed: PlacedPlan, step: Compute, seen: set[int]) -> StepKind:
 
 def placed_recomputes(placed: PlacedPlan) -> tuple[Recompute, ...]:
     """Every op that runs more than once on whatever devices, the costliest first."""
-    assert placed.plan is not None
-    plan, lives = placed.plan, lives_of(placed.plan)
+    plan = placed.known_plan
+    lives = lives_of(plan)
     found = [_recompute(placed, plan, (op, places), lives) for op, places in repeats(plan).items()]
     return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
 

@@ -7,9 +7,9 @@ import msgspec
 
 from remat_cli.base.progress import Progress, aside
 from remat_cli.compiling.ask import CompileRequest, ask
-from remat_cli.compiling.cut import cut_of, has_cache, in_one_session
 from remat_cli.compiling.fit import excess_bytes, fit
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.placed.cut import cut_of, has_cache, in_one_session
+from remat_cli.compiling.planned import Answered, Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search, answer, proved_status, unsolved
@@ -18,7 +18,7 @@ from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import OpSpec, Problem, input_ops
 from remat_cli.core.schedule.segments import Cut
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.core.values.profile import Reference
+from remat_cli.core.values.profile import Reference, SessionForm
 from remat_cli.solvers import make_solver
 
 FIRST_SHARE = 0.4  # of the search on all devices, for the first plan where another one will be needed
@@ -28,7 +28,7 @@ AUTO = "auto"
 
 def plan_on_devices(
     prepared: Prepared, platform: Platform, request: CompileRequest, progress: Progress
-) -> PlannedModel:
+) -> Sessions | Refused:
     """Plan within every memory's budget: first on each device alone, then on all of them.
 
     `auto` goes on from the best of these, and is never worse; a solver that was named gets no help.
@@ -39,7 +39,7 @@ def plan_on_devices(
     return _Placing(prepared, platform, request.search, progress).plan(ask(platform, request))
 
 
-def plan_again(planned: PlannedModel, platform: Platform, search: Search, progress: Progress) -> PlannedModel:
+def plan_again(planned: Sessions, platform: Platform, search: Search, progress: Progress) -> Sessions | Refused:
     """The same plan on a platform whose sessions hold more than was thought; another where a budget no longer holds."""
     if (counted := _judged_on(replace(planned, platform=platform), planned.plan.schedule)) is not None:
         return counted
@@ -49,35 +49,35 @@ def plan_again(planned: PlannedModel, platform: Platform, search: Search, progre
     return replace(again, whole=planned.whole, splitting=planned.splitting)
 
 
-def on_best_single(planned: PlannedModel) -> PlannedModel | None:
+def on_best_single(planned: Sessions) -> Sessions | None:
     """The best plan on one device in place of the plan; None where it is the plan, or does not fit as it is cut."""
     best = other_single(planned)
     return None if best is None else _judged_on(replace(planned, way="sessions"), best)
 
 
-def as_one_session(planned: PlannedModel) -> PlannedModel | None:
+def as_one_session(planned: Sessions) -> Sessions | None:
     """The plan as one session that the devices share; None where it is one already, or none can be or keeps budgets.
 
     Sessions hold what was counted of the plan's; this is another one, so it is judged on the platform as it is given.
     """
     question, platform = planned.answer.question, planned.platform
-    if planned.cut is None or planned.cut.segments < 2 or planned.paged is not None:
+    if planned.cut.segments < 2:
         return None
     problem = platform.problem(question.budgets, question.problem.overlap)
     plan = in_one_session(platform, planned.prepared.reference, problem, planned.plan)
     return None if plan is None else _judged_on(replace(planned, way="one_session"), plan.schedule)
 
 
-def recounted(planned: PlannedModel, more: Mapping[str, int]) -> PlannedModel | None:
+def recounted(planned: Sessions, more: Mapping[str, int]) -> Sessions | None:
     """The same schedule where sessions hold so many bytes more of weights; None where a budget no longer holds."""
     platform = planned.platform.with_session_bytes(more)
     return _judged_on(replace(planned, platform=platform), planned.plan.schedule)
 
 
-def other_single(planned: PlannedModel) -> Schedule | None:
+def other_single(planned: Sessions) -> Schedule | None:
     """The best plan on one device, where the plan is another one."""
-    best, plan = planned.best_single, planned.answer.plan
-    return None if best is None or plan is None or best.schedule == plan.schedule else best.schedule
+    best = planned.best_single
+    return None if best is None or best.schedule == planned.plan.schedule else best.schedule
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Placing:
     search: Search
     progress: Progress
 
-    def plan(self, question: BudgetQuestion) -> PlannedModel:
+    def plan(self, question: BudgetQuestion) -> Sessions | Refused:
         """The best plan found, cut; on one device if that is better than what was found on several."""
         singles = self._singles(question)
         times = {name: found.plan.time_ns if found.plan else None for name, found in singles.items()}
@@ -98,18 +98,13 @@ class _Placing:
         best = min(plans, key=lambda plan: plan.time_ns, default=None)
         helped = self._start(question, best) if self.search.solver.name == AUTO else None
         found, cut = self._fitted(question, helped)
-        planned = PlannedModel(
-            self.prepared,
-            self.platform,
-            found,
-            self.prepared,
-            cut=cut,
-            single=tuple(Reference(name, time_ns) for name, time_ns in ranked),
-            best_single=best,
-        )
         if helped is not None and (found.plan is None or helped.time_ns < found.plan.time_ns):
-            return _judged_on(planned, helped.schedule) or planned
-        return planned
+            found, cut = _judged(found, self.platform, helped.schedule) or (found, cut)
+        answered = Answered(prepared=self.prepared, platform=self.platform, answer=found, whole=self.prepared)
+        single = tuple(Reference(name, time_ns) for name, time_ns in ranked)
+        if cut is None:
+            return replace(answered.refused(), single=single)
+        return Sessions(**answered.known, cut=cut, single=single, best_single=best)
 
     def _start(self, question: BudgetQuestion, best: Plan | None) -> Plan | None:
         """What a search goes on from: the best plan on one device, or every op once on one that can run most."""
@@ -124,8 +119,7 @@ class _Placing:
         search = self.search.share(1 - SINGLE_SHARE)
 
         def build(found: BudgetAnswer) -> tuple[BudgetAnswer, Cut]:
-            assert found.plan is not None
-            return found, cut_of(self.platform, question.problem, found.plan)
+            return found, cut_of(self.platform, question.problem, found.known_plan)
 
         specs = self.platform.specs
         surely_again = any(has_cache(specs, spec.memory) for spec in specs)  # schedules do not show what is kept
@@ -148,16 +142,24 @@ class _Placing:
         return answers
 
 
-def _judged_on(planned: PlannedModel, schedule: Schedule) -> PlannedModel | None:
+def _judged_on(planned: Sessions, schedule: Schedule) -> Sessions | None:
     """A schedule within the same budgets, cut anew; None where it does not keep them."""
-    question, platform = planned.answer.question, planned.platform
+    found = _judged(planned.answer, planned.platform, schedule, planned.way)
+    return None if found is None else replace(planned, answer=found[0], cut=found[1])
+
+
+def _judged(
+    answer: BudgetAnswer, platform: Platform, schedule: Schedule, way: SessionForm = "sessions"
+) -> tuple[BudgetAnswer, Cut] | None:
+    """A schedule as the answer, and as it is cut; None where it does not keep the budgets."""
+    question = answer.question
     problem = platform.problem(question.budgets, question.problem.overlap)
     plan = simulate(problem, schedule)
-    cut = cut_of(platform, problem, plan, planned.way)
+    cut = cut_of(platform, problem, plan, way)
     if any(excess_bytes(problem, cut.peak_bytes)):
         return None
-    run = replace(planned.answer.run, plan=plan, status=proved_status(planned.answer.run, plan))
-    return replace(planned, answer=BudgetAnswer(replace(question, problem=problem), run), cut=cut)
+    run = replace(answer.run, plan=plan, status=proved_status(answer.run, plan))
+    return BudgetAnswer(replace(question, problem=problem), run), cut
 
 
 def _only(problem: Problem, device: int, given: int) -> Problem | None:

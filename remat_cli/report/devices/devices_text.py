@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.profile import Reference
-from remat_cli.core.values.verification import Verification, applies
+from remat_cli.core.values.verification import SessionsSeen
 from remat_cli.report.compile import (
-    CompileReport,
-    compile_verdict,
     delivery_lines,
     recomputed,
     solver_line,
     verdict_lines,
+    warning_lines,
 )
+from remat_cli.report.devices.placed import Obstacle
+from remat_cli.report.devices.sessions import SessionsReport, SessionsVerifyReport
 from remat_cli.report.explain import DeviceReport, LinkReport
-from remat_cli.report.paged import paging_lines, paging_seen_lines
-from remat_cli.report.placed import Obstacle
+from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
@@ -24,46 +24,58 @@ MARK = "~"
 MARK_LINE = f"  {MARK} estimated from a description, never run there"
 
 
-def device_compile_lines(report: CompileReport, style: Style) -> list[str]:
+def device_compile_lines(report: SessionsReport, style: Style) -> list[str]:
     """What runs where, what that gains as planned and as measured, and how to run it."""
-    lines = [compile_verdict(report).line(style), _heading(report, style)]
+    return placed_lines(report, link_lines(report.links), (), style)
+
+
+def placed_lines(
+    report: SessionsReport, moved_lines: Sequence[str], seen_lines: Sequence[str], style: Style
+) -> list[str]:
+    """A report on a plan that says where ops run, with lines of what moves and what verification showed of that."""
+    seen = report.verification
+    lines = [report.verdict_parts.line(style), _heading(report, style)]
     lines += [f"budget {report.budget}: {_budgets(report.devices)}"]
     if report.solution.time is None:
         lines += ["", *_no_plan_lines(report, style)]
     else:
-        lines += _plan_lines(report, style)
-    if report.verification is not None:
-        lines += ["", *device_verification_lines(report.verification, style)]
-    seen = report.verification
-    said = (*seen.notes, *seen.failures) if seen is not None else ()
-    if warnings := [warning for warning in report.warnings if warning not in said]:
-        lines += ["", *(style.paint(f"warning: {warning}", "warn") for warning in warnings)]
+        lines += [*_gain_lines(report, style), "", *device_table(report.devices, is_run=seen is not None), ""]
+        lines += [*moved_lines, "", *_time_table(report), ""]
+        lines += [solver_line(report.solution, f"time against every op once on {report.baseline_device}")]
+        lines += [recomputed(report) if report.solution.recomputed_ops else "nothing is recomputed"]
+        lines += estimate_lines(report.devices, report.links)
+    if seen is not None:
+        lines += ["", *device_verification_lines(seen, seen_lines, style)]
+    lines += warning_lines(report.warnings, () if seen is None else (*seen.notes, *seen.failures), style)
     return lines + _delivery_lines(report, style)
 
 
-def _plan_lines(report: CompileReport, style: Style) -> list[str]:
-    """The gain, then the tables."""
-    lines = [*_gain_lines(report, style), ""]
-    lines += [*device_table(report.devices, is_run=report.verification is not None), ""]
-    is_paged = applies(report.paging)
-    lines += [
-        *(paging_lines(report.paging) if is_paged else link_lines(report.links)),
+def device_verify_lines(report: SessionsVerifyReport, style: Style) -> list[str]:
+    """The verdict of a verification, and the figures behind it."""
+    return placed_verify_lines(report, (), style)
+
+
+def placed_verify_lines(report: SessionsVerifyReport, seen_lines: Sequence[str], style: Style) -> list[str]:
+    """The same with lines of what verification showed of what moves."""
+    seen = report.verification
+    return [
+        report.verdict_parts.line(style),
+        style.paint(report.model, "strong") + f"  against {report.source}",
         "",
-        *_time_table(report),
-        "",
-        solver_line(report.solution, f"time against every op once on {report.baseline_device}"),
+        *device_verification_lines(seen, seen_lines, style),
+        *measured_table(seen),
+        *warning_lines(report.warnings, seen.notes, style),
+        *runs_on_lines(report.runs_on),
     ]
-    lines.append(recomputed(report) if report.solution.recomputed_ops else "nothing is recomputed")
-    return [*lines, *estimate_lines(report.devices, report.links)]
 
 
-def _delivery_lines(report: CompileReport, style: Style) -> list[str]:
+def _delivery_lines(report: SessionsReport, style: Style) -> list[str]:
     """Which files were written, and where and how to run them."""
     absent = [device.name for device in report.devices if not device.is_measured]
     return delivery_lines(report, f"Run it where {_joined(absent)} is:" if absent else "Run it:", style)
 
 
-def _heading(report: CompileReport, style: Style) -> str:
+def _heading(report: SessionsReport, style: Style) -> str:
     """`net.onnx placed on cpu (20 ops) and cuda:0 (14 ops), 3 sessions, 4 copies`, or that there is no plan."""
     if report.solution.time is None:
         where = ", ".join(device.name for device in report.devices)
@@ -94,7 +106,7 @@ def _by_memory(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
     return {device.memory: device.budget_bytes for device in devices}
 
 
-def _gain_lines(report: CompileReport, style: Style) -> list[str]:
+def _gain_lines(report: SessionsReport, style: Style) -> list[str]:
     """How the plan compares with the best single device, and a note where running it shows no gain."""
     seen = report.verification
     lines = [f"planned: {_planned_gain(report)}"]
@@ -113,7 +125,7 @@ def _gain_lines(report: CompileReport, style: Style) -> list[str]:
     return lines
 
 
-def _planned_gain(report: CompileReport) -> str:
+def _planned_gain(report: SessionsReport) -> str:
     """The planned time against that of the best plan on one device, if the plan is not that one."""
     used, mark = [device.name for device in report.devices if device.ops], _mark(_is_estimated(report))
     if report.solution.time is not None and len(used) == 1 and not any(link.copies for link in report.links):
@@ -143,14 +155,14 @@ def gain(overhead_percent: float, device: str) -> str:
     )
 
 
-def _best_measured(seen: Verification | None) -> tuple[str, int] | None:
+def _best_measured(seen: SessionsSeen | None) -> tuple[str, int] | None:
     """The device that was measured fastest alone."""
     if seen is None or not seen.measured_single_time_ns:
         return None
     return min(seen.measured_single_time_ns.items(), key=lambda item: item[1])
 
 
-def _is_estimated(report: CompileReport) -> bool:
+def _is_estimated(report: SessionsReport) -> bool:
     return any(not device.is_measured for device in report.devices) or _has_estimated_link(report.links)
 
 
@@ -229,7 +241,7 @@ def link_lines(links: Sequence[LinkReport]) -> list[str]:
     return columns(rows, "<>>>")
 
 
-def _time_table(report: CompileReport) -> list[str]:
+def _time_table(report: SessionsReport) -> list[str]:
     """The whole run beside each device alone within the same budgets."""
     seen = report.verification
     single = seen.measured_single_time_ns if seen is not None else {}
@@ -243,7 +255,7 @@ def _time_table(report: CompileReport) -> list[str]:
     return columns(rows if seen is not None else [row[:2] for row in rows], "<>>" if seen is not None else "<>")
 
 
-def _planned_time(report: CompileReport) -> str:
+def _planned_time(report: SessionsReport) -> str:
     return _mark(_is_estimated(report)) + _time(report.solution.time)
 
 
@@ -258,7 +270,7 @@ def _time(time_ns: int | None) -> str:
     return "" if time_ns is None else duration(time_ns)
 
 
-def _no_plan_lines(report: CompileReport, style: Style) -> list[str]:
+def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
     """What was proved or not, and what each device would need."""
     solution = report.solution
     if solution.interrupted or is_too_dear(solution):
@@ -289,16 +301,15 @@ def _baseline_peaks(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
     return {device.memory: device.baseline_peak_bytes for device in devices}
 
 
-def device_verification_lines(seen: Verification, style: Style) -> list[str]:
+def device_verification_lines(seen: SessionsSeen, more: Sequence[str], style: Style) -> list[str]:
     """One line of verdict, broken promises if any, what was compared, then the notes."""
     outputs = f"outputs {_outputs(seen)}"
     lines = verdict_lines(seen, style, f": {outputs}")
     lines += [] if seen.passed else [f"  {outputs}"]
-    lines += paging_seen_lines(seen.paging) if applies(seen.paging) else []
-    return lines + [f"  note: {note}" for note in seen.notes]
+    return [*lines, *more] + [f"  note: {note}" for note in seen.notes]
 
 
-def _outputs(seen: Verification) -> str:
+def _outputs(seen: SessionsSeen) -> str:
     """`identical to those of cpu`, or by how much they differ."""
     if seen.outputs_identical:
         return f"identical to those of {seen.reference}"
@@ -307,7 +318,7 @@ def _outputs(seen: Verification) -> str:
     return f"{verdict} those of {seen.reference}{size}"
 
 
-def measured_table(seen: Verification) -> list[str]:
+def measured_table(seen: SessionsSeen) -> list[str]:
     """Peaks and times as predicted and as measured."""
     rows = [["", "predicted", "measured"]]
     for memory, (size, found) in seen.peaks.items():

@@ -1,30 +1,51 @@
 """A plan that pages as actions and transfers by the names of what they work on."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
+
+from remat_cli.compiling.placed.program import program_of, segment_source, step_workspace, write_cut
+from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.paging.paged_plan import PagedPlan, file_offsets
 from remat_cli.core.paging.paged_sessions import Image, PagedSessions, PagedStep
 from remat_cli.core.paging.paging_rules import MoveRule
-from remat_cli.core.schedule.plan import Compute, Plan
-from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem, input_ops
 from remat_cli.core.schedule.program import (
     LoadAction,
     PageMove,
     PagePlace,
+    Program,
     ProgramAction,
-    SegmentFile,
     SessionAction,
     Span,
     Spill,
     WeightImage,
 )
+from remat_cli.core.schedule.segments import held_bytes_of
 from remat_cli.core.schedule.timeline import timeline
 from remat_cli.onnx_io.write.segment_models import WrittenSegments
 
 
-def paged_actions(
-    problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSegments
-) -> tuple[ProgramAction, ...]:
+def paged_program(read: PlanFile, path: Path, folder: Path) -> Program:
+    """A plan that pages as a model per session, and when each is opened, run, written and read.
+
+    Raises:
+        ModelError: the plan does not fit the model.
+    """
+    source = segment_source(read, path)
+    problem, plan = source.problem, source.plan
+    paged = read.paged(plan)
+    written = write_cut(source, paged.sessions.cut, folder)
+    held, *others = held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem))
+    fixed_bytes = (held - paged.sessions.released_bytes, *others)
+    program = program_of(read, source, written, _actions(problem, plan, paged, written), folder, fixed_bytes)
+    spill = _spill_of(paged, written, [weight.name for weight in read.graph.weights])
+    return msgspec.structs.replace(program, spill=spill, planned_ns=paged.paging.time_ns)
+
+
+def _actions(problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSegments) -> tuple[ProgramAction, ...]:
     """Sessions when they are opened and run, stalls included, with what is held meanwhile."""
     sessions, first = paged.sessions, paged.sessions.first_action
     fixed = problem.memories[0].fixed_bytes - sessions.released_bytes
@@ -69,7 +90,7 @@ def _name(image: Image) -> str:
     return f"weights of session {image.session + 1}, {'packed' if image.is_packed else 'in place'}"
 
 
-def spill_of(paged: PagedPlan, written: WrittenSegments, weights: Sequence[str]) -> Spill:
+def _spill_of(paged: PagedPlan, written: WrittenSegments, weights: Sequence[str]) -> Spill:
     """Transfers by the names of what they move; `weights` are names by number."""
     sessions, rules = paged.sessions, paged.paging.rules
     first, values = sessions.first_action, len(sessions.instances)
@@ -114,13 +135,3 @@ def spill_of(paged: PagedPlan, written: WrittenSegments, weights: Sequence[str])
             if not life.is_apart
         ),
     )
-
-
-def step_workspace(problem: Problem, plan: Plan, file: SegmentFile) -> dict[str, int]:
-    """Workspace in bytes of each op of a segment, by name."""
-    needs = {}
-    for name, number in zip(file.ops, file.op_steps, strict=True):
-        step = plan.schedule.steps[number]
-        assert isinstance(step, Compute)
-        needs[name] = problem.ops[step.op].workspace_bytes[step.device]
-    return needs

@@ -1,22 +1,24 @@
 """The largest tensor of a device: ops are cut into tiles before they are placed; what stays larger runs elsewhere."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest, ask
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.planned import PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.profile import is_cut_into_sessions, profile_on_cpu
+from remat_cli.compiling.profile import profile_on_cpu
 from remat_cli.compiling.search.splitter import Splitter, inside_above
 from remat_cli.compiling.search.tensor_cap import MOST_CAPPED
 from remat_cli.compiling.solve import unsolved
+from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
 from remat_cli.core.schedule.splits import Splitting, large_tensor_lines
@@ -25,26 +27,9 @@ from remat_cli.core.values.profile import HOST_MEMORY, Profile, Unsupported
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 
 
-@dataclass(frozen=True)
-class Limited:
-    """A model whose tensors are as small as devices need them; `splitting` None: it is the whole one."""
-
-    prepared: Prepared
-    splitting: Splitting | None = None
-
-    def of(self, planned: PlannedModel, whole: Prepared) -> PlannedModel:
-        """A plan of it as one of the whole model."""
-        return planned if self.splitting is None else replace(planned, whole=whole, splitting=self.splitting)
-
-
 def limits_of(request: CompileRequest) -> Mapping[str, int]:
-    """Bytes of the largest tensor of each device that has such a limit: what the user says, else what its record says.
-
-    Only plans that say where ops run know such limits.
-    """
+    """Bytes of the largest tensor of each device that has such a limit, said by the user or else by its record."""
     specs = request.conditions.devices
-    if not is_cut_into_sessions(specs):
-        return {}
     known = {spec.name: PROVIDERS[spec.provider].largest_tensor_bytes for spec in specs}
     said = request.splits.max_tensor_bytes
     return {name: said or most for name, most in known.items() if most is not None}
@@ -55,16 +40,18 @@ def cap_of(request: CompileRequest) -> int | None:
     return min(limits_of(request).values(), default=request.splits.max_tensor_bytes)
 
 
-def cut_to_limits(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Limited:
+def cut_to_limits(
+    prepared: Prepared, request: CompileRequest, work: Path, progress: Progress
+) -> tuple[Prepared, Splitting | None]:
     """The model, its ops in tiles where tensors inside are above the least limit and `--split off` is not said.
 
     Bits are those of the whole model on the CPU. Where no split is enough, that which leaves least above.
     """
     least = cap_of(request)
-    if least is None or not is_cut_into_sessions(request.conditions.devices) or request.splits.mode == "off":
-        return Limited(prepared)
+    if least is None or request.splits.mode == "off":
+        return prepared, None
     left = _above(prepared.graph, least)
-    best = Limited(prepared)
+    best: tuple[Prepared, Splitting | None] = prepared, None
     if not left:
         return best
     splitter = _splitter(prepared, request, work, progress)
@@ -72,17 +59,26 @@ def cut_to_limits(prepared: Prepared, request: CompileRequest, work: Path, progr
         built = splitter.build(proposal, None)
         if built is not None and (above := _above(built[1].graph, least)) < left:
             tiles = replace(built[1], conditions=prepared.conditions)
-            left, best = above, Limited(tiles, splitter.record(built[0]))
+            left, best = above, (tiles, splitter.record(built[0]))
             if not left:
                 break
     return best
+
+
+def limited_subject(
+    way: Way[Any, Any], prepared: Prepared, request: CompileRequest, work: Path, progress: Progress
+) -> PlanSubject:
+    """What is planned in a way: the model cut up to the limits, and what it costs where each device keeps its own."""
+    found, splitting = cut_to_limits(prepared, request, work, progress)
+    platform = way.profile(found, request.conditions, progress)
+    return PlanSubject(found, within_limits(platform, limits_of(request)), splitting)
 
 
 def cap_lines(plan: PlanFile) -> tuple[str, ...]:
     """What a cap on tensors did, and which are larger all the same."""
     most = plan.request.max_tensor_bytes
     whole = large_tensor_lines(plan.graph, most)
-    if plan.placement is None or plan.splitting is None or most is None:
+    if plan.splitting is None or most is None:
         return whole
     tiles = f"ops run in tiles so that no tensor inside is above {format_bytes(most)}, the largest of a device here"
     return (f"{tiles} (--max-tensor)", *whole)
@@ -105,7 +101,8 @@ def _splitter(prepared: Prepared, request: CompileRequest, work: Path, progress:
     profile = profile_on_cpu(prepared, conditions, host, progress)
     platform = Platform(prepared.graph, (host,), (profile,))
     question = ask(platform, asked)
-    whole = PlannedModel(prepared, platform, unsolved(question, request.search), prepared)
+    unplanned = unsolved(question, request.search)
+    whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
     return Splitter(whole, question, asked, work, progress, may_fill=False)  # only the CPU fills a buffer in place
 
 

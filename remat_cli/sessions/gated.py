@@ -15,10 +15,13 @@ from pathlib import Path
 import msgspec
 
 from remat_cli import __version__
+from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError, RuntimeFailure
+from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
-from remat_cli.compiling.cut import cut_of
-from remat_cli.compiling.planned import PlannedModel
+from remat_cli.compiling.learn.settle import Settled
+from remat_cli.compiling.placed.cut import cut_of
+from remat_cli.compiling.planned import Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, written_interface
 from remat_cli.core.schedule.graph import Graph
@@ -27,6 +30,7 @@ from remat_cli.core.schedule.problem import Problem, input_ops, make_problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.profile import OpCost
+from remat_cli.core.values.verification import SessionsSeen
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.onnx_io.read.seeds import without_seeds
 from remat_cli.onnx_io.read.to_graph import to_graph
@@ -34,6 +38,7 @@ from remat_cli.onnx_io.write.as_written import signed
 from remat_cli.onnx_io.write.least_imports import asking_least
 from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite
 from remat_cli.onnx_io.write.save import has_data_file, save
+from remat_cli.report.compile import CompileReport
 from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 from remat_cli.runtime.verify.gated import SeenGated, gated_job, see_gated
@@ -140,10 +145,30 @@ class Gating:
         return peak_bytes
 
 
-def gating_of(planned: PlannedModel) -> Gating | None:
+def with_gated(
+    report: CompileReport,
+    settled: Settled[Sessions, SessionsSeen | None],
+    path: Path,
+    work: Path,
+    progress: Progress,
+) -> CompileReport:
+    """Write the plan as a model for sessions of the user's own too, where these need gates; else say why not."""
+    gating = gating_of(settled.planned)
+    if gating is None:
+        return report
+    progress.stage(stages.REWRITING)
+    found = gating.written()
+    gated = found if settled.seen is None else gating.checked(found, work)
+    if gated.rewritten is None:
+        return msgspec.structs.replace(report, warnings=(*report.warnings, f"{path} not written: {gated.reason}"))
+    save_gated(gated.rewritten, path)
+    return msgspec.structs.replace(report, gated_output=str(path))
+
+
+def gating_of(planned: Sessions) -> Gating | None:
     """How to gate a plan for one device whose sessions remat opens; None where it is no such plan."""
     specs, profiles = planned.platform.specs, planned.platform.profiles
-    if planned.cut is None or planned.paged is not None or len(specs) != 1 or not profiles[0].provenance.measured:
+    if len(specs) != 1 or not profiles[0].provenance.measured:
         return None
     if specs[0].provider == CPU or PROVIDERS[specs[0].provider].gates is None:
         return None

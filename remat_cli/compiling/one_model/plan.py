@@ -1,0 +1,60 @@
+"""How a plan that is one model is found: reorder and recompute whole ops, then split them too where that is better."""
+
+import time
+from pathlib import Path
+
+from remat_cli.base.progress import Progress, silent
+from remat_cli.compiling.ask import CompileRequest, ask
+from remat_cli.compiling.planned import Answered, OneModel, Refused
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.search.family import FamilyPlanner
+from remat_cli.compiling.search.splitter import WHOLE_SHARE, Splitter, inside_above
+from remat_cli.compiling.search.tensor_cap import plan_capped
+from remat_cli.compiling.solve import answer, unsolved
+from remat_cli.compiling.write import write_within_budget
+from remat_cli.core.schedule.splits import Region, RegionFacts
+
+FREE_PERCENT = 0.5  # a plan of whole ops that costs no more than this is taken as it is
+
+
+def plan_one_model(
+    prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
+) -> OneModel | Refused:
+    """Plan whole ops; where that is not possible for free, plan with splits too and take what is better.
+
+    Raises:
+        ConfigError: the solver does not take the model.
+    """
+    began, mode, question = time.monotonic(), request.splits.mode, ask(platform, request)
+    search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
+    solving = time.monotonic()
+    found = answer(question, search, progress)
+    first = Answered(prepared=prepared, platform=platform, answer=found, whole=prepared)
+    whole = write_within_budget(first, search, progress).solved_since(solving)
+    if request.conditions.family is not None:
+        return whole if mode == "off" else FamilyPlanner(whole, question, request, work, progress, began).best()
+    splitter = Splitter(whole, question, request, work, progress, began=began)
+    if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
+        return plan_capped(splitter, most)
+    if mode == "off" or (mode == "auto" and _is_free(whole)):
+        return whole
+    return splitter.best()
+
+
+def propose_regions(
+    prepared: Prepared, platform: Platform, request: CompileRequest, work: Path
+) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:
+    """What would be split to meet the budget, estimated from the whole ops' figures, and what stands in the way."""
+    question = ask(platform, request)
+    unplanned = unsolved(question, request.search)
+    whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
+    return Splitter(whole, question, request, work, silent()).proposed()
+
+
+def _is_free(whole: OneModel | Refused) -> bool:
+    """Whether a plan of whole ops needs nothing better."""
+    question = whole.answer.question
+    if isinstance(whole, Refused) or question.least:
+        return False
+    return whole.plan.time_ns <= question.baseline.time_ns * (1 + FREE_PERCENT / 100)

@@ -1,0 +1,149 @@
+"""A plan that is one model as a plan file, and that file's promises as what verification must find."""
+
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.base.units import format_bytes
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.planned import OneModel
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.forecast import forecast_of
+from remat_cli.compiling.record import plan_request, recorded, searched_solution, whole_profile
+from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.values.profile import Profile
+from remat_cli.devices.provider_table import PROVIDERS, named_spec
+from remat_cli.onnx_io.write.packed import packed_weights
+from remat_cli.ort_rules.primers import PREFIX as PRIMERS
+from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
+from remat_cli.runtime.sessions._ort import installed_rules
+from remat_cli.runtime.verify.verify_request import VerifyRequest
+
+PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
+LEANEST = (
+    "# what is promised holds like this, with the arena on; another way, not part of the promise, takes {size} a run,\n"
+    "# given back after it, at the price of time: start Python with MALLOC_MMAP_THRESHOLD_=65536, and set\n"
+    "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
+)
+
+
+PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
+LEANEST = (
+    "# leanest, for {size} a run that is given back after it, at the price of time: start Python with\n"
+    "# MALLOC_MMAP_THRESHOLD_=65536 in its environment, and set\n"
+    "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
+)
+
+
+def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
+    """The plan of a model as a file, splits that were asked for with it."""
+    splits = request.splits
+    asked = msgspec.structs.replace(
+        plan_request(planned, request),
+        split=splits.mode,
+        max_tiles=splits.max_tiles,
+        split_axis=splits.axis.text,
+        allow_reassociation=splits.allow_reassociation,
+        max_tensor_bytes=splits.max_tensor_bytes,
+    )
+    solution = searched_solution(planned, planned.written.promised_bytes)
+    return recorded(planned, asked, solution, _promise(planned, request))
+
+
+def _promise(planned: OneModel, request: CompileRequest) -> Promise:
+    """What the written model does, gates included."""
+    written = planned.written
+    forecast = forecast_of(written, planned.prepared, request.files)
+    baseline, gates = planned.answer.question.baseline, written.rewritten.gate_ops
+    return Promise(
+        order=written.order,
+        gates=tuple(name for name in written.order if name in gates),
+        peak_bytes=written.promised_bytes,
+        live_peak_bytes=written.plan.live_peak - written.fixed_bytes + written.unexplained_bytes,
+        fixed_bytes=written.fixed_bytes,
+        baseline_peak_bytes=baseline.peak,
+        memory_bytes=tuple(min(held, written.promised_bytes) for held in written.plan.memory_bytes[0]),
+        baseline_memory_bytes=baseline.memory_bytes[0],
+        exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
+        holds_by_default=not request.conditions.portable,
+        process=forecast.process,
+        runs=forecast.runs,
+    )
+
+
+def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyRequest:
+    """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
+    profile, promise = plan.profile, plan.promise
+    order = tuple(name for name in promise.order if name not in set(promise.gates))
+    copies = packed_weights(rewritten)
+    packed = copies.without(PRIMERS)  # whose weights count as nothing
+    primers_bytes = SMALL_COPIES_BYTES if packed != copies else 0
+    return VerifyRequest(
+        reference=whole.reference_path,
+        rewritten=rewritten,
+        feeds=whole.feeds,
+        more_feeds=whole.more_feeds,
+        expected_order=order,
+        predicted_live_peak_bytes=promise.live_peak_bytes,
+        fixed_bytes=promise.fixed_bytes,
+        reference_fixed_bytes=whole_profile(plan).fixed_bytes,
+        outside_bytes=profile.fixed_bytes - profile.packed_bytes + packed.total_bytes - primers_bytes,
+        largest_copy_bytes=packed.largest_bytes,
+        budget_bytes=plan.request.budget_bytes,
+        gate_ops=frozenset(promise.gates),
+        workspace=_workspace(whole_profile(plan)) | _workspace_by_name(profile, plan.graph, order, plan.schedule),
+        predicted_overhead_percent=plan.solved.overhead_percent,
+        portable=plan.request.portable,
+        intra_op_threads=profile.provenance.intra_op_threads,
+        run_seconds=whole.conditions.run_seconds,
+        device=plan.device,
+        custom_ops=plan.request.custom_ops,
+        original_cap_bytes=whole.facts.smallest_cap_bytes,
+        may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
+        has_block=promise.runs is None or promise.runs.ballast_bytes is None,
+        original=whole.original.path if whole.conditions.may_be_alone and not plan.request.portable else None,
+        compared_with=whole.original.name,
+    )
+
+
+def _workspace_by_name(profile: Profile, graph: Graph, step_ops: tuple[str, ...], schedule: Schedule) -> dict[str, int]:
+    """Workspace in bytes of every op of the original, and of every step of the rewritten model by its op's name."""
+    workspace = _workspace(profile)
+    return workspace | {
+        name: workspace[graph.ops[op].name] for name, op in zip(step_ops, schedule.op_ids(), strict=True)
+    }
+
+
+def _workspace(profile: Profile) -> dict[str, int]:
+    """Workspace in bytes of every op of a profiled model."""
+    return {cost.name: cost.workspace_bytes for cost in profile.ops}
+
+
+def model_snippet(plan: PlanFile, output: Path) -> str:
+    """Python that runs the result, ready to paste."""
+    provider = PROVIDERS[named_spec(plan.device).provider].runtime_name
+    count = plan.promise.exact_session.intra_op_num_threads
+    threads = f"options.intra_op_num_threads = {count}\n" if count else ""
+    libraries = "".join(f'options.register_custom_ops_library("{path}")\n' for path in plan.request.custom_ops)
+    return (
+        "import onnxruntime as ort\n\n"
+        "options = ort.SessionOptions()\n"
+        f"{threads}"
+        f"{libraries}"
+        f"{_options(plan)}"
+        f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{provider}"])\n'
+        "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"
+    )
+
+
+def _options(plan: PlanFile) -> str:
+    """Lines for who owns the session: what keeps later runs small, unless the file does, and what is leanest."""
+    runs, promise = plan.promise.runs, plan.promise
+    no_arena_bytes = installed_rules().loading.no_arena_bytes
+    leanest = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + no_arena_bytes))
+    if runs is not None and runs.ballast_bytes is not None:
+        return leanest
+    block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""
+    return PATTERN_OFF.format(block) + leanest

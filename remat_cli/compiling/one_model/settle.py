@@ -1,0 +1,181 @@
+"""Verify a plan that is one model, learn from where it was not as predicted, plan again, until all holds."""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec import UNSET
+
+from remat_cli.base import progress as stages
+from remat_cli.compiling.learn.corrections import Corrections, remember_corrections
+from remat_cli.compiling.learn.learn import corrections_of, noted, plan_corrected, plan_with_more_inside
+from remat_cli.compiling.learn.settle import Settled, Settling
+from remat_cli.compiling.one_model.files import save_model
+from remat_cli.compiling.one_model.record import record_model
+from remat_cli.compiling.one_model.verify import ModelRun, verify_model
+from remat_cli.compiling.plan import within_overhead
+from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.prepare import remember_cap
+from remat_cli.compiling.process.forecast import saves_packed
+from remat_cli.compiling.write import with_budget, write_with_room, write_within_budget
+from remat_cli.core.values.learning import Learnt
+from remat_cli.core.values.verification import OneModelSeen
+from remat_cli.ort_rules.lessons import Lesson
+
+MOST_ROUNDS = 4  # of learning from a run and planning again
+MOST_ROOM_SHARE = 0.02  # of the budget: what rules cannot explain is small
+WITHOUT_FORM = (
+    "written without the steady form, in which the runtime did not run it as planned: later runs take a block for all"
+)
+WITHOUT_COPIES = (
+    "written without packed copies of weights: a process that loads them was measured to hold more than was predicted"
+)
+
+ModelSettled = Settled[OneModel, OneModelSeen]
+
+
+@dataclass(frozen=True)
+class ModelSettling:
+    """How plans that are one model are verified and mended."""
+
+    how: Settling
+
+    def settle(self, planned: OneModel) -> ModelSettled:
+        """The plan as it is to be written."""
+        return self._as_loaded(self.in_one_session(planned))
+
+    def _seen(self, planned: OneModel) -> tuple[ModelSettled, tuple[Lesson, ...]]:
+        """Run the plan file and its model; also where runs left the judge."""
+        path, request = self.how.new_path(), self.how.request
+        save_model(planned, path, request)
+        run = ModelRun(record_model(planned, request), path, planned.written.sessions)
+        seen, lessons = verify_model(run, planned.whole, path.parent, request.checks, self.how.progress)
+        remember_cap(planned.whole, seen, request.conditions)
+        return Settled(planned, seen), lessons
+
+    def in_one_session(self, planned: OneModel) -> ModelSettled:
+        """Verify; as long as bytes are not as promised, learn why, plan again, and verify again.
+
+        Where only gaps in the arena stand in the way of a gain under a cap, plan tighter, once. What was learnt in
+        earlier rounds is in the last report.
+        """
+        known: tuple[Learnt, ...] = ()
+        notes: tuple[str, ...] = ()
+        first_bytes, room_bytes = None, 0
+        for rounds in range(MOST_ROUNDS + 1):
+            found, lessons = self._seen(planned)
+            seen = found.seen
+            first_bytes = seen.predicted_peak_bytes if first_bytes is None else first_bytes
+            corrections = corrections_of(planned, lessons)
+            if corrections or not seen.passed:
+                known += tuple(each.learnt for each in noted(lessons, corrections))
+            seen = msgspec.structs.replace(
+                seen,
+                learnt=known,
+                rounds_of_learning=rounds,
+                first_predicted_peak_bytes=first_bytes,
+                room_bytes=room_bytes,
+                notes=(*seen.notes, *notes),
+            )
+            found = replace(found, seen=seen)
+            if seen.passed:
+                remember_corrections(corrections, self.how.request.conditions)
+            is_settled = seen.passed or seen.process is not UNSET  # a process is measured once all else is as promised
+            if is_settled or rounds == MOST_ROUNDS or (seen.is_broken and not planned.is_steady):
+                break
+            self.how.progress.stage(stages.LEARNING)
+            again: OneModel | Refused | None
+            if seen.is_broken:
+                again, notes = self._plain(planned), (WITHOUT_FORM,)
+            else:
+                again, room_bytes = self._again(planned, seen, corrections, room_bytes)
+            if not isinstance(again, OneModel):
+                break
+            planned = again
+        return self._under_a_cap(found)
+
+    def _as_loaded(self, found: ModelSettled) -> ModelSettled:
+        """Without packed copies, where a process with them holds more than was predicted, and one without does not."""
+        seen, files = found.seen, self.how.request.files
+        if _is_as_predicted(seen) or not saves_packed(found.planned.written, found.planned.prepared, files):
+            return found
+        self.how.progress.stage(stages.LEARNING)
+        plain = msgspec.structs.replace(files, packed=False)
+        how = replace(self.how, request=replace(self.how.request, files=plain))
+        other = ModelSettling(how).in_one_session(found.planned)
+        told = msgspec.structs.replace(other.seen, notes=(*other.seen.notes, WITHOUT_COPIES))
+        return Settled(other.planned, told, files=plain) if _needs_less(told, seen) else found
+
+    def _again(
+        self, planned: OneModel, seen: OneModelSeen, corrections: Corrections, room_bytes: int
+    ) -> tuple[OneModel | Refused | None, int]:
+        """The plan made again after a run, and the room that it leaves in the budget; None: nothing helps."""
+        if corrections:
+            corrected = plan_corrected(planned, corrections, self.how.request, self.how.progress)
+            if isinstance(corrected, Refused):
+                return self._tighter(planned) or corrected, room_bytes
+            return corrected, room_bytes
+        more_bytes = seen.family.excess_bytes if seen.family else 0
+        if more_bytes:
+            fuller = plan_with_more_inside(planned, more_bytes, self.how.request, self.how.progress)
+            return (self._tighter(planned) or fuller if isinstance(fuller, Refused) else fuller), room_bytes
+        least = planned.answer.question.least
+        if seen.within_budget or least:
+            again = _as_measured(planned, seen)
+            room = again.answer.question.budget_bytes - again.written.least_budget_bytes
+            return again, max(0, room) if least else room_bytes
+        room_bytes += max(0, seen.most_measured_bytes - planned.written.least_budget_bytes)
+        roomy = self._with_room(planned, room_bytes)
+        if isinstance(roomy, OneModel):
+            return roomy, room_bytes
+        return self._tighter(planned), 0
+
+    def _tighter(self, planned: OneModel) -> OneModel | Refused | None:
+        """Another plan that holds less and takes no longer than it may; None where there is none."""
+        found = None if planned.tighter is None else planned.tighter()
+        return None if found is None else within_overhead(found, self.how.request.search)
+
+    def _plain(self, planned: OneModel) -> OneModel | Refused:
+        """The same plan without the steady form, inside which the runtime did not run it as planned."""
+        plain = replace(planned, prepared=planned.prepared.without_form())
+        return write_within_budget(plain, self.how.request.search, self.how.progress)
+
+    def _with_room(self, planned: OneModel, room_bytes: int) -> OneModel | Refused | None:
+        """A plan made again for so much less than the budget; None where that is nothing, or more than a small part."""
+        if not 0 < room_bytes <= planned.answer.question.budget_bytes * MOST_ROOM_SHARE:
+            return None
+        return write_with_room(planned, room_bytes, self.how.request.search, self.how.progress)
+
+    def _under_a_cap(self, found: ModelSettled) -> ModelSettled:
+        """A tighter plan, where this one holds its promises but is no gain under a cap, and the other one is."""
+        seen = found.seen
+        if not seen.passed or not seen.is_worse_under_cap:
+            return found
+        planned = self._tighter(found.planned)
+        if not isinstance(planned, OneModel):
+            return found
+        other, _ = self._seen(planned)
+        return other if other.seen.passed and not other.seen.is_worse_under_cap else found
+
+
+def _is_as_predicted(seen: OneModelSeen) -> bool:
+    """Whether no process was seen that held more than was predicted."""
+    return not seen.process or seen.process.is_as_predicted
+
+
+def _needs_less(seen: OneModelSeen, other: OneModelSeen) -> bool:
+    """Whether a plan was seen to be as predicted, and its process to hold no more than another one's."""
+    if not seen.passed or not seen.process or not other.process:
+        return False
+    return seen.process.is_as_predicted and seen.process.needed_bytes <= other.process.needed_bytes
+
+
+def _as_measured(planned: OneModel, seen: OneModelSeen) -> OneModel:
+    """A plan whose first prediction no rule puts right: it promises what was measured, and says so.
+
+    For `min` the budget becomes what sessions were measured to need.
+    """
+    more = seen.measured_peak_bytes - seen.predicted_peak_bytes + planned.written.unexplained_bytes
+    told = replace(planned, written=replace(planned.written, unexplained_bytes=more))
+    if planned.answer.question.least:
+        return with_budget(told, max(seen.most_measured_bytes, planned.written.plan.peak + more))
+    return told

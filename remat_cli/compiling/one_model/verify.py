@@ -1,0 +1,110 @@
+"""Run a plan that is one model beside the original, and compare with its promises: bits, order, bytes, processes."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from remat_cli.base import progress as stages
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.one_model.record import request_of
+from remat_cli.compiling.planned import PlannedRun
+from remat_cli.compiling.prepare import Prepared, default_settings
+from remat_cli.compiling.process.resident import ResidentRequest, see_processes
+from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
+from remat_cli.compiling.verify import begun
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.values.family import FamilySeen
+from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
+from remat_cli.core.values.verification import Checks, OneModelSeen
+from remat_cli.ort_rules.forecast import SessionForecast
+from remat_cli.ort_rules.lessons import Lesson
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.verify.family import resident_after
+from remat_cli.runtime.verify.verify import verify_closely
+from remat_cli.runtime.verify.verify_request import ManySizes, VerifyRequest
+
+LONG_NS = 2_000_000_000
+LONG_NOTE = "loading and running at the largest sizes was not watched, as runs take long: --verify thorough does that"
+SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to compare the outputs"
+
+
+@dataclass(frozen=True)
+class ModelRun(PlannedRun):
+    """A plan that is one model; `forecast` is what is predicted of every op of it, where that is known."""
+
+    forecast: SessionForecast | None = None
+
+
+def verify_model(
+    given: ModelRun, whole: Prepared, work: Path, checks: Checks, progress: Progress
+) -> tuple[OneModelSeen, tuple[Lesson, ...]]:
+    """What runs beside the original showed, and where they left what the judge says of each op.
+
+    Raises:
+        RuntimeFailure: ONNX Runtime fails to run it.
+    """
+    run = begun(given, whole, work, checks, progress)
+    plan, is_full = run.plan, checks.mode in ("on", "thorough")
+    request = replace(
+        request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
+    )
+    if plan.request.family is not None:
+        request = replace(request, sizes=_many_sizes(plan, whole), more_feeds=())
+    report, lessons = verify_closely(request, progress.advance)
+    if report.passed and report.family and request.sizes is not None and is_full:
+        report = msgspec.structs.replace(report, family=_kept(request, request.sizes, report.family, progress))
+    predicted = plan.promise.process  # of a default session, which a portable model does not promise
+    if report.passed and is_full and predicted is not None and not plan.request.portable:
+        if _is_long(plan, checks):
+            report = msgspec.structs.replace(report, notes=(*report.notes, LONG_NOTE), process=None)
+        else:
+            report = msgspec.structs.replace(report, process=_process(given, predicted, whole, checks, progress))
+    seeds = (SEEDS_NOTE,) if whole.has_seeds else ()
+    return msgspec.structs.replace(report, notes=(*whole.notes, *report.notes, *seeds)), lessons
+
+
+def _many_sizes(plan: PlanFile, whole: Prepared) -> ManySizes:
+    """The sizes of the plan's family that models are run at, and what they are fed then."""
+    all_sizes, seed = sizes_to_check(plan), whole.conditions.seed
+    feeds = tuple(make_feeds(whole.source.inputs_at(sizes), seed + at) for at, sizes in enumerate(all_sizes[1:], 1))
+    return ManySizes(whole.original.path, tuple(all_sizes), feeds, plan.promise.peak_bytes)
+
+
+def _kept(request: VerifyRequest, many: ManySizes, seen: FamilySeen, progress: Progress) -> FamilySeen:
+    """The same with what a process keeps that ran small and large sizes in turn."""
+    progress.stage(stages.OTHER_SIZES)
+    feeds = [(request.feeds, *many.other_feeds)[at] for at in rising_and_falling(many.all_sizes)]
+    resident_bytes = resident_after(request.rewritten, feeds, request.settings(exact=False), progress.advance)
+    return msgspec.structs.replace(seen, resident_bytes=resident_bytes)
+
+
+def _is_long(plan: PlanFile, checks: Checks) -> bool:
+    """Whether more runs at the largest of many sizes would take long, and nobody asked for what they show.
+
+    What such runs leave resident is measured beside the other sizes.
+    """
+    is_asked = checks.mode == "thorough" or checks.traced or plan.request.process_budget_bytes is not None
+    return plan.request.family is not None and not is_asked and plan.solved.time_ns > LONG_NS
+
+
+def _process(
+    run: PlannedRun, predicted: ProcessMemory, whole: Prepared, checks: Checks, progress: Progress
+) -> ProcessSeen | None:
+    """What processes hold that load and run the user's model and the new one."""
+    plan = run.plan
+    progress.stage(stages.WATCHING)
+    request = ResidentRequest(
+        reference=whole.original_path,
+        rewritten=run.model,
+        feeds=whole.feeds,
+        settings=default_settings(whole.conditions),
+        predicted=predicted,
+        budget_bytes=plan.request.process_budget_bytes,
+        with_mapped=plan.request.count_mapped,
+        is_thorough=checks.mode == "thorough",
+        is_traced=checks.traced,
+        is_mapped=bool(whole.source.data_files),
+        is_limited=checks.capped_run and (checks.mode == "thorough" or plan.request.process_budget_bytes is not None),
+    )
+    return see_processes(request, progress.advance)

@@ -1,0 +1,1 @@
+"""What reports tell of plans that say where ops run: devices, links, memories, placements."""
