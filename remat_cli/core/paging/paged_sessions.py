@@ -112,19 +112,15 @@ def grouped(problem: Problem, plan: Plan, most_ns: int) -> tuple[int, ...]:
     """
     firsts, spent = [0], 0
     for number, step in enumerate(plan.schedule.steps):
-        is_full = spent >= most_ns if not _is_continued(plan, number, firsts[-1]) else spent >= 2 * most_ns
+        storages = {plan.instances[value].storage for value in plan.makes[number]}
+        reads = (plan.instances[value] for value in plan.reads[number])
+        is_continued = any(value.storage in storages and value.birth >= firsts[-1] for value in reads)
+        is_full = spent >= (2 * most_ns if is_continued else most_ns)
         if number and is_full:
             firsts.append(number)
             spent = 0
         spent += step_ns(problem, step)
     return tuple(firsts)
-
-
-def _is_continued(plan: Plan, number: int, first: int) -> bool:
-    """Whether a step works in the storage of what was made since step `first`."""
-    storages = {plan.instances[value].storage for value in plan.makes[number]}
-    reads = (plan.instances[value] for value in plan.reads[number])
-    return any(value.storage in storages and value.birth >= first for value in reads)
 
 
 def groups_of(plan: Plan, firsts: Sequence[int]) -> list[tuple[int, ...]]:
@@ -222,7 +218,9 @@ def fresh_pages(problem: Problem, plan: Plan, cut: Cut) -> list[int]:
     found = []
     for session in cut.actions:
         assert isinstance(session, Segment)
-        blocks = [*_own_blocks(problem, plan, session).values(), *_workspaces(problem, plan, session)]
+        steps = (plan.schedule.steps[number] for number in session.steps)
+        workspaces = [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]
+        blocks = [*_own_blocks(problem, plan, session).values(), *workspaces]
         found.append(sum(whole_pages(size) for size in blocks if size >= MAPPED_FROM_BYTES) // PAGE_BYTES)
     return found
 
@@ -240,8 +238,3 @@ def _own_blocks(problem: Problem, plan: Plan, session: Segment) -> dict[tuple[bo
             key = (is_new, instance.storage if is_new else made)
             blocks[key] = max(blocks.get(key, 0), tensor.size_bytes)
     return blocks
-
-
-def _workspaces(problem: Problem, plan: Plan, session: Segment) -> list[int]:
-    steps = (plan.schedule.steps[number] for number in session.steps)
-    return [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]

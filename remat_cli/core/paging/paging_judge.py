@@ -27,7 +27,14 @@ def follow_paging(problem: PagedProblem, schedule: PagedSchedule) -> PagedRun:
             not be paged, or a link carries two transfers at once.
     """
     ends = _step_ends(problem, schedule)
-    _check_link(problem, schedule.transfers)
+    lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for transfer in schedule.transfers:
+        span = transfer.start, transfer.start + problem.transfer_ticks(transfer.tensor, transfer.direction)
+        lanes[transfer.direction if problem.link.is_duplex else "both"].append(span)
+    for spans in lanes.values():
+        for (_, end), (start, _) in pairwise(sorted(spans)):
+            if start < end:
+                raise InvalidSchedule(f"two transfers at once: one starts at {start}, another ends at {end}")
     last = max(ends, default=0)
     curve = _curve(_held(problem, schedule, ends))
     return PagedRun(
@@ -62,17 +69,6 @@ def _step_ends(problem: PagedProblem, schedule: PagedSchedule) -> list[int]:
         before = start + duration
         ends.append(before)
     return ends
-
-
-def _check_link(problem: PagedProblem, transfers: Iterable[PageTransfer]) -> None:
-    lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for transfer in transfers:
-        span = transfer.start, transfer.start + problem.transfer_ticks(transfer.tensor, transfer.direction)
-        lanes[transfer.direction if problem.link.is_duplex else "both"].append(span)
-    for spans in lanes.values():
-        for (_, end), (start, _) in pairwise(sorted(spans)):
-            if start < end:
-                raise InvalidSchedule(f"two transfers at once: one starts at {start}, another ends at {end}")
 
 
 def _held(problem: PagedProblem, schedule: PagedSchedule, ends: list[int]) -> Iterator[Held]:

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from remat_cli.core.paging.paged_sessions import PagedSessions, SessionCosts, groups_of, paged_sessions
+from remat_cli.core.paging.paged_sessions import SessionCosts, groups_of, paged_sessions
 from remat_cli.core.paging.paging import Link
-from remat_cli.core.paging.weight_loads import Load, loads_of, weights_read
+from remat_cli.core.paging.weight_loads import loads_of, weights_read
 from remat_cli.core.paging.weight_paging import NO_WEIGHTS
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
@@ -36,15 +36,11 @@ def weight_need(problem: Problem, plan: Plan, link: Link, costs: SessionCosts) -
     held = max(working[first:], default=0)
     step = working.index(held, first)
     missing_bytes = held - sessions.problem.budget_bytes
-    load = _load_at(sessions, step, loads_of(problem, plan, groups, weights))
+    loads = loads_of(problem, plan, groups, weights)
+    session = sessions.steps[step].session
+    load = next((load for load in loads if load.session == session), None)
     if load is None or missing_bytes <= 0:
         return None
     packs = {each.weight: each.packed_bytes for each in weights.weights}
     largest = max((*load.packed, *load.plain), key=lambda weight: problem.weight_bytes[weight] + packs[weight])
     return WeightNeed(largest, packs[largest], problem.memories[0].budget_bytes + missing_bytes)
-
-
-def _load_at(sessions: PagedSessions, step: int, loads: tuple[Load, ...]) -> Load | None:
-    """What the session of a step is opened from."""
-    session = sessions.steps[step].session
-    return next((load for load in loads if load.session == session), None)
