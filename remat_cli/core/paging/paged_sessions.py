@@ -78,7 +78,7 @@ class PagedSessions(msgspec.Struct, frozen=True):
         return tuple(inner)
 
     def with_longer_steps(self, more_ns: dict[int, int]) -> PagedSessions:
-        """The same where some steps take so much longer."""
+        """The same sessions, of which some steps take so much longer."""
         durations = tuple(ns + more_ns.get(step, 0) for step, ns in enumerate(self.problem.durations_ns))
         return msgspec.structs.replace(self, problem=msgspec.structs.replace(self.problem, durations_ns=durations))
 
@@ -112,15 +112,19 @@ def grouped(problem: Problem, plan: Plan, most_ns: int) -> tuple[int, ...]:
     """
     firsts, spent = [0], 0
     for number, step in enumerate(plan.schedule.steps):
-        storages = {plan.instances[value].storage for value in plan.makes[number]}
-        reads = (plan.instances[value] for value in plan.reads[number])
-        is_continued = any(value.storage in storages and value.birth >= firsts[-1] for value in reads)
-        is_full = spent >= (2 * most_ns if is_continued else most_ns)
+        is_full = spent >= most_ns if not _is_continued(plan, number, firsts[-1]) else spent >= 2 * most_ns
         if number and is_full:
             firsts.append(number)
             spent = 0
         spent += step_ns(problem, step)
     return tuple(firsts)
+
+
+def _is_continued(plan: Plan, number: int, first: int) -> bool:
+    """Whether a step works in the storage of what was made since step `first`."""
+    storages = {plan.instances[value].storage for value in plan.makes[number]}
+    reads = (plan.instances[value] for value in plan.reads[number])
+    return any(value.storage in storages and value.birth >= first for value in reads)
 
 
 def groups_of(plan: Plan, firsts: Sequence[int]) -> list[tuple[int, ...]]:
@@ -171,6 +175,7 @@ def paged_sessions(
 
 
 def _steps(sessions: int, loads: Sequence[Load]) -> tuple[PagedStep, ...]:
+    """All steps: where weights page those are opened in steps of their own, and a beginning comes before all."""
     away = {load.session for load in loads}
     steps = [PagedStep("begin")] if loads else []
     for session in range(sessions):
@@ -195,7 +200,7 @@ def _uses(problem: Problem, plan: Plan, cut: Cut, at: dict[int, int], end: int) 
 
 
 def _images(loads: Iterable[Load], at: dict[int, int]) -> tuple[tuple[Image, ...], list[PagedTensor]]:
-    """What is read of weights, as tensors that are hosted; and after them what sessions pack."""
+    """The images of weights, and their tensors: what is read, which is hosted, and after it what sessions pack."""
     images, read, packed = [], [], []
     for load in loads:
         run = at[load.session]

@@ -27,6 +27,7 @@ def follow_paging(problem: PagedProblem, schedule: PagedSchedule) -> PagedRun:
             not be paged, or a link carries two transfers at once.
     """
     ends = _step_ends(problem, schedule)
+    # A lane of the link carries one transfer at a time.
     lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for transfer in schedule.transfers:
         span = transfer.start, transfer.start + problem.transfer_ticks(transfer.tensor, transfer.direction)
@@ -36,10 +37,13 @@ def follow_paging(problem: PagedProblem, schedule: PagedSchedule) -> PagedRun:
             if start < end:
                 raise InvalidSchedule(f"two transfers at once: one starts at {start}, another ends at {end}")
     last = max(ends, default=0)
-    curve = _curve(_held(problem, schedule, ends))
+    held = [*zip(problem.workspace_bytes, schedule.starts, ends, strict=True)]
+    sizes = [tensor.size_bytes for tensor in problem.tensors]
+    held += ((sizes[number], begin, end) for number, begin, end in stretches(problem, schedule))
+    curve = _curve(held)
     return PagedRun(
         makespan=last,
-        peak_bytes=max((held for _, held in curve), default=0),
+        peak_bytes=max((bytes_ for _, bytes_ in curve), default=0),
         stall=last - problem.compute_ticks,
         curve=curve,
     )
@@ -69,13 +73,6 @@ def _step_ends(problem: PagedProblem, schedule: PagedSchedule) -> list[int]:
         before = start + duration
         ends.append(before)
     return ends
-
-
-def _held(problem: PagedProblem, schedule: PagedSchedule, ends: list[int]) -> Iterator[Held]:
-    """Every stretch of time in which some bytes are held."""
-    yield from zip(problem.workspace_bytes, schedule.starts, ends, strict=True)
-    sizes = [tensor.size_bytes for tensor in problem.tensors]
-    yield from ((sizes[number], begin, end) for number, begin, end in stretches(problem, schedule))
 
 
 def _held_of(

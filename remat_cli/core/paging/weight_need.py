@@ -22,7 +22,7 @@ class WeightNeed(msgspec.Struct, frozen=True):
 
 
 def weight_need(problem: Problem, plan: Plan, link: Link, costs: SessionCosts) -> WeightNeed | None:
-    """The largest weight of what holds most where each op is a session of its own and all is away that may be.
+    """The largest weight of the op that needs most memory, if each op is a session and all is away that may be.
 
     None: what holds most reads no such weight, or it would fit.
     """
@@ -37,8 +37,7 @@ def weight_need(problem: Problem, plan: Plan, link: Link, costs: SessionCosts) -
     step = working.index(held, first)
     missing_bytes = held - sessions.problem.budget_bytes
     loads = loads_of(problem, plan, groups, weights)
-    session = sessions.steps[step].session
-    load = next((load for load in loads if load.session == session), None)
+    load = next((each for each in loads if each.session == sessions.steps[step].session), None)
     if load is None or missing_bytes <= 0:
         return None
     packs = {each.weight: each.packed_bytes for each in weights.weights}
