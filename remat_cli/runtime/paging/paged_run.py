@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.errors import RematError, RuntimeFailure
 from remat_cli.core.schedule.program import (
     ActionRecord,
     LoadAction,
@@ -56,7 +56,8 @@ class PagedRunner:
             ConfigError: the folder for pages cannot be written to.
             RematError: its disk is too full, or failed.
         """
-        assert program.spill is not None
+        if program.spill is None:
+            raise RematError("this plan pages nothing: run it as one that does not page")
         self.program, self._is_overlapped = program, is_overlapped
         self._spill: Spill = program.spill
         self._store = open_store(program, self._spill)
@@ -199,7 +200,7 @@ class _PagedRun:
                 self._release(name)
             for move in self.spill.moves:
                 if move.direction == "read" and move.away_after == number:
-                    # The use before a gap is over: the value goes now, or when its write is over.
+                    # The use before a gap is over: let go of the value now, or when its write is over.
                     if move.value in self.written:
                         self._release(move.value)
                     else:
@@ -227,7 +228,6 @@ class _PagedRun:
         self.turns.end_turn(place)
 
     def _call(self, opened: Opened) -> None:
-        """Run a session over values that are held, into rooms of the store where it has some."""
         binding, segment = opened.binding, opened.action.segment
         with self.state:
             inputs = [self.held[name] for name in segment.reads]
@@ -246,8 +246,7 @@ class _PagedRun:
             new = {name: room or self.store.adopt(owned(theirs[name])) for name, room in made.items()}
         except Exception as error:
             number, count = self.program.sessions.index(opened.action) + 1, len(self.program.sessions)
-            line = f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}"
-            raise RuntimeFailure(line) from error
+            raise RuntimeFailure(f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}") from error
         finally:
             binding.clear_binding_inputs()
             binding.clear_binding_outputs()
@@ -261,7 +260,6 @@ class _PagedRun:
             self.store.give(each)
 
     def _output(self, name: str, arrays: Mapping[str, Array]) -> Array:
-        """An output as an array of the caller's: what was made, or what was fed, or a weight."""
         if name in arrays:
             return arrays[name].copy()
         each = self.held.get(name)
@@ -305,7 +303,6 @@ class _PagedRun:
             return not self.is_ended and self.failure is None
 
     def _transfer(self, move: PageMove) -> None:
-        """Read a value, which is held from then on, or write one."""
         if move.direction == "read":
             made = self.store.read(move, lambda: self.is_ended)
             with self.state:

@@ -40,7 +40,7 @@ class SpillFile:
             self._descriptor = self._open()
         try:
             with self._errors(f"there is no room for {format_bytes(size_bytes)}"):
-                if size_bytes and hasattr(os, "posix_fallocate"):  # which takes no 0
+                if size_bytes and hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(self._descriptor, 0, size_bytes)
                 elif size_bytes:
                     os.ftruncate(self._descriptor, size_bytes)
@@ -110,17 +110,22 @@ class SpillFile:
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Any:
-        """Errors of the system as one line: the folder, the reason, and where room lacks how much there is."""
+        """Errors of the system as one line that names the folder."""
         try:
             yield
         except OSError as error:
             kind = ConfigError if error.errno in USER_MISTAKES else RematError
-            reason = str(error.strerror or error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                with contextlib.suppress(OSError):
-                    free = format_bytes(shutil.disk_usage(self.folder).free)
-                    reason = f"{reason}, {free} are free: free some, or name another folder"
-            raise kind(f"spill disk:{self.folder}: {what}: {reason}") from None
+            raise kind(f"spill disk:{self.folder}: {what}: {_reason(self.folder, error)}") from None
+
+
+def _reason(folder: Path, error: OSError) -> str:
+    """The system's reason and, where room lacks, how much there is and what to do."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return str(error.strerror or error)
+    with contextlib.suppress(OSError):
+        free = format_bytes(shutil.disk_usage(folder).free)
+        return f"{error.strerror}, {free} are free: free some, or name another folder"
+    return str(error.strerror)
 
 
 def _some(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Opens a session for each segment of a program, with shared weights, and moves values in and out of them."""
+"""A session for each segment of a program, with shared weights, and the values that go in and out of them."""
 
 import ctypes
 from collections import Counter
@@ -141,8 +141,7 @@ def open_one(
         options.profile_file_prefix = str(opening.profile_folder / f"segment_{number:04}")
     path = Path(program.folder) / action.segment.file
     session = _open_mixed(path, action, program, options) if is_mixed else open_session(path, settings, options)
-    # Where outputs go: the memory of each, as some device that uses it calls it.
-    users = [program.memory_of.index(program.values[name].memory) for name in action.segment.makes]
+    users = (program.memory_of.index(program.values[name].memory) for name in action.segment.makes)
     places = tuple(place_of_device(program.devices[user]) for user in users)
     return Opened(action, session, session.io_binding(), places, tuple(mine.values()))
 
@@ -192,7 +191,7 @@ def outside_bytes(program: Program, memory: int) -> int:
 
     The runtime's Python layer takes these from an allocator of its own, which cannot be capped.
     """
-    weights = sum(program.weights[name].size_bytes for m, name in placed_weights(program) if m == memory)
+    weights = sum(program.weights[name].size_bytes for m, name in _placed_weights(program) if m == memory)
     held: dict[str, int] = {}
     most = 0
     for action in program.actions:
@@ -212,13 +211,13 @@ def shared_weights(program: Program) -> dict[tuple[int, str], Any]:
     """
     places = {m: place_of_device(s) for s, m in zip(program.devices, program.memory_of, strict=True)}
     values = {}
-    for memory, name in placed_weights(program):
+    for memory, name in _placed_weights(program):
         value = placed_value(mapped_weight(Path(program.folder), program.weights[name]), places[memory])
         values[memory, name] = value if places[memory][0] == HOST_MEMORY else unowned(value)
     return values
 
 
-def placed_weights(program: Program) -> list[tuple[int, str]]:
+def _placed_weights(program: Program) -> list[tuple[int, str]]:
     """Weights that are put into a memory once for all its sessions, with the number of the memory.
 
     On the host those that several sessions read, since the runtime maps the others by itself; elsewhere every large
@@ -235,14 +234,13 @@ def placed_weights(program: Program) -> list[tuple[int, str]]:
         if provider.shares_weights and not provider.is_opaque and not action.host_ops:
             mine = action.segment.weights.keys() - away.get(number, frozenset())
             readers.update((memory, name) for name in mine if name in program.weights)
-    placed: list[tuple[int, str]] = []
-    for (memory, name), count in readers.items():
-        weight = program.weights[name]
-        may_leave_host = weight.size_bytes >= LEAST_PLACED_BYTES and weight.dtype not in EXTENDED_NAMES
-        is_placed = count > 1 if memory in hosts else may_leave_host
-        if is_placed:
-            placed.append((memory, name))
-    return placed
+    stored = program.weights.items()
+    can_be_placed = {n for n, w in stored if w.size_bytes >= LEAST_PLACED_BYTES and w.dtype not in EXTENDED_NAMES}
+    return [
+        (memory, name)
+        for (memory, name), count in readers.items()
+        if (count > 1 if memory in hosts else name in can_be_placed)
+    ]
 
 
 def mapped_weight(folder: Path, weight: StoredWeight) -> Array:
@@ -264,21 +262,20 @@ def check_feeds(inputs: tuple[InputSpec, ...], feeds: Mapping[str, Any]) -> dict
         raise ModelError(f"input '{missing[0]}' is not fed; the model takes {_listed(wanted)}")
     if extra := [name for name in feeds if name not in wanted]:
         raise ModelError(f"'{extra[0]}' is fed but is no input; the model takes {_listed(wanted)}")
-    arrays: dict[str, Array] = {}
-    for name, spec in wanted.items():
-        array = np.asarray(feeds[name])
-        if tuple(array.shape) != spec.shape:
-            raise ModelError(
-                f"input '{name}' has shape {list(array.shape)}, the plan is for {list(spec.shape)}: "
-                "compile again for other shapes"
-            )
-        if spec.dtype == "string" and array.dtype.kind == "U":
-            arrays[name] = array.astype(object)
-        elif array.dtype != numpy_dtype(spec.dtype):
-            raise ModelError(f"input '{name}' is of type {runtime_dtype(array)}, the model takes {spec.dtype}")
-        else:
-            arrays[name] = np.ascontiguousarray(array).reshape(spec.shape)
-    return arrays
+    return {name: _checked(spec, np.asarray(feeds[name])) for name, spec in wanted.items()}
+
+
+def _checked(spec: InputSpec, array: Array) -> Array:
+    if tuple(array.shape) != spec.shape:
+        raise ModelError(
+            f"input '{spec.name}' has shape {list(array.shape)}, the plan is for {list(spec.shape)}: "
+            "compile again for other shapes"
+        )
+    if spec.dtype == "string" and array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype != numpy_dtype(spec.dtype):
+        raise ModelError(f"input '{spec.name}' is of type {runtime_dtype(array)}, the model takes {spec.dtype}")
+    return np.ascontiguousarray(array).reshape(spec.shape)
 
 
 def _listed(names: Mapping[str, Any]) -> str:
@@ -287,12 +284,12 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 def copied(value: Any, target: Place) -> Any:
     """A new value in another memory with the same contents; between host memories a real copy too."""
-    view = _host_view(value)
-    if not _is_on_host(value) or target[0] != HOST_MEMORY:
-        return placed_value(view, target)
-    made = np.empty_like(view)
-    np.copyto(made, view)  # which lets other threads run while it copies a large one
-    return placed_value(made, target)
+    if _is_on_host(value) and target[0] == HOST_MEMORY:
+        view = _host_view(value)
+        made = np.empty_like(view)
+        np.copyto(made, view)  # copying large ones lets other threads run
+        return placed_value(made, target)
+    return placed_value(_host_view(value), target)
 
 
 def bound_outputs(opened: Opened, program: Program) -> list[Any]:

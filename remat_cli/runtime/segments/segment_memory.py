@@ -1,4 +1,4 @@
-"""Measures what each memory held in a run of a plan that is cut into sessions, by the runtime's own counters."""
+"""What each memory held in a run of a plan that is cut into sessions, by the runtime's own counters."""
 
 import tempfile
 from collections.abc import Collection, Mapping
@@ -43,19 +43,19 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     for number, run in runs.items():
         _check_order(program.sessions[number], run, is_kept=misplaced is None)
     profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
-    # Of sessions that the host shares, what ran there: the runtime's counters are those of the host.
-    shared: dict[int, ProfiledRun] = {}
+    shared = {}  # what ran on the host in sessions that a device shares: the runtime's counters are those of the host
     for number, run in runs.items():
         if program.sessions[number].host_ops:
-            events = tuple(event for event in run.events if event.has_counters)
-            shared[number] = msgspec.structs.replace(run, events=events)
+            counted = tuple(event for event in run.events if event.has_counters)
+            shared[number] = msgspec.structs.replace(run, events=counted)
+    fed = _fed_bytes(program, feeds)
+    packed = _packed(program, profiles, shared)
     # Devices whose sessions do not tell what they hold: all of them where the runtime has no counters.
     is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
     used = {action.device for action in program.sessions}
-    silent = {device for device in used if not is_counted or not has_counters(program.devices[device])}
-    hidden = {program.memory_of[device] for device in silent}
-    fed, packed = _fed_bytes(program, feeds), _packed(program, profiles, shared)
+    silent = frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
     kept = _kept(program, packed, silent)
+    hidden = {program.memory_of[device] for device in silent}
     return SeenMemory(
         fixed_bytes=tuple(bytes_ + (fed if m == program.host else 0) for m, bytes_ in enumerate(kept)),
         packed_bytes=packed,
@@ -98,7 +98,8 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
                 if name in away.get(number, ()):
                     continue
                 if device in silent or packing.kept_weight_bytes([use], 0) > 0:
-                    outside[memory][session, name] = cache.weight_bytes(use.size_bytes) if cache else use.size_bytes
+                    taken_bytes = use.size_bytes if cache is None else cache.weight_bytes(use.size_bytes)
+                    outside[memory][session, name] = taken_bytes
             if cache is not None:
                 packed_ops = set(cache.packed_ops)
                 uses = weights.values()
@@ -118,14 +119,14 @@ def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:
 def _action_bytes(
     program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun], shared: Mapping[int, ProfiledRun]
 ) -> tuple[tuple[int, ...], ...]:
-    """What each memory held in each action, by the runtime's counters where it has some."""
     sessions, away = 0, program.away_weights
     found = []
     for action, seen in zip(program.actions, record.actions, strict=True):
         held = list(seen.after_bytes)
         if isinstance(action, LoadAction) and action.session in profiles:
-            memory = program.memory_of[program.sessions[action.session].device]
-            held[memory] += baseline_bytes(profiles[action.session].events)
+            held[program.memory_of[program.sessions[action.session].device]] += baseline_bytes(
+                profiles[action.session].events
+            )
         elif isinstance(action, SessionAction):
             memory = program.memory_of[action.device]
             if sessions in profiles:
