@@ -14,8 +14,10 @@ from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import Answered, OneModel, PlannedModel, Refused
 from remat_cli.compiling.search import splitter as splitter_stage
 from remat_cli.compiling.search.family import FamilyPlanner
-from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, Splitter
+from remat_cli.compiling.search.loop import SplitTask
+from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, without_splits
 from remat_cli.compiling.search.tensor_cap import CapSearch
+from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search
 from remat_cli.contest.runner import tiny_problem
 from remat_cli.core.schedule.simulate import baseline
@@ -44,11 +46,11 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
 
-def splitter(status: Status, found: SplitObstacle | None, progress: Progress) -> Splitter:
+def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Tiles:
     whole = planned(status)
-    looking = Splitter(whole, whole.answer.question, None, None, progress)
+    looking = Tiles(SplitTask(whole, whole.answer.question, None, None, progress))
     view = SimpleNamespace(nodes=("fused",))
-    looking.__dict__["search"] = SimpleNamespace(
+    looking.__dict__["proposer"] = SimpleNamespace(
         timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes: found
     )
     return looking
@@ -68,7 +70,7 @@ def splitter(status: Status, found: SplitObstacle | None, progress: Progress) ->
 )
 def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obstacle, is_own, is_stopped, wanted):
     monkeypatch.setattr(splitter_stage, "has_op", lambda model, node: is_own)
-    found = splitter(status, obstacle, STOPPED if is_stopped else silent())._without_splits()
+    found = without_splits(tiles(status, obstacle, STOPPED if is_stopped else silent()))
     assert found.answer.run.status is wanted
     assert found.obstacle is None if obstacle is None or is_stopped else found.obstacle.startswith(obstacle.text)
     assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (not is_own)
@@ -86,9 +88,9 @@ def test_loops_that_were_not_tried_are_not_ruled_out(monkeypatch, status, progre
 
 def test_splits_under_a_cap_that_nobody_tried_are_not_blamed():
     tensor = SimpleNamespace(name="t", op="o", size_bytes=9)
-    tried = CapSearch(splitter(Status.INFEASIBLE, None, silent()), 4, (tensor,))._without_plan()
+    tried = CapSearch(tiles(Status.INFEASIBLE, None, silent()), 4, (tensor,))._without_plan()
     assert "in every split that was tried" in tried.obstacle
-    stopped = CapSearch(splitter(Status.INFEASIBLE, None, STOPPED), 4, (tensor,))._without_plan()
+    stopped = CapSearch(tiles(Status.INFEASIBLE, None, STOPPED), 4, (tensor,))._without_plan()
     assert stopped.obstacle is None
     assert {each.answer.run.status for each in (tried, stopped)} == {Status.NOT_FOUND}
 

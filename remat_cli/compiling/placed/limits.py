@@ -15,8 +15,9 @@ from remat_cli.compiling.planned import PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_on_cpu
-from remat_cli.compiling.search.splitter import Splitter, inside_above
+from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.tensor_cap import MOST_CAPPED
+from remat_cli.compiling.search.tiles import Tiles, inside_above
 from remat_cli.compiling.solve import unsolved
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
@@ -54,12 +55,12 @@ def cut_to_limits(
     best: tuple[Prepared, Splitting | None] = prepared, None
     if not left:
         return best
-    splitter = _splitter(prepared, request, work, progress)
-    for proposal in islice(splitter.search.capped(least, splitter.free_bytes), MOST_CAPPED):
-        built = splitter.build(proposal, None)
+    tiles = _tiles(prepared, request, work, progress)
+    for proposal in islice(tiles.proposer.capped(least, tiles.free_bytes), MOST_CAPPED):
+        built = tiles.build(proposal, None)
         if built is not None and (above := _above(built[1].graph, least)) < left:
-            tiles = replace(built[1], conditions=prepared.conditions)
-            left, best = above, (tiles, splitter.record(built[0]))
+            cut = replace(built[1], conditions=prepared.conditions)
+            left, best = above, (cut, tiles.record(built[0]))
             if not left:
                 break
     return best
@@ -93,8 +94,8 @@ def within_limits(platform: Platform, limits: Mapping[str, int]) -> Platform:
     return replace(platform, profiles=profiles)
 
 
-def _splitter(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Splitter:
-    """A splitter of the model on the CPU, in the standard ops that other devices run too."""
+def _tiles(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Tiles:
+    """Tiles of the model on the CPU, in the standard ops that other devices run too."""
     host = named_spec(HOST_MEMORY)
     conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
     asked = replace(request, conditions=conditions, asked=WHOLE)
@@ -103,7 +104,9 @@ def _splitter(prepared: Prepared, request: CompileRequest, work: Path, progress:
     question = ask(platform, asked)
     unplanned = unsolved(question, request.search)
     whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
-    return Splitter(whole, question, asked, work, progress, may_fill=False)  # only the CPU fills a buffer in place
+    return Tiles(
+        SplitTask(whole, question, asked, work, progress), may_fill=False
+    )  # only the CPU fills a buffer in place
 
 
 def _above(graph: Graph, most_bytes: int) -> int:
