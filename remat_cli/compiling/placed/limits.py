@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_on_cpu
 from remat_cli.compiling.search.loop import SplitTask
-from remat_cli.compiling.search.tensor_cap import MOST_CAPPED
 from remat_cli.compiling.search.tiles import Tiles, inside_above
 from remat_cli.compiling.solve import unsolved
 from remat_cli.compiling.ways import Way
@@ -56,7 +54,7 @@ def cut_to_limits(
     if not left:
         return best
     tiles = _tiles(prepared, request, work, progress)
-    for proposal in islice(tiles.proposer.capped(least, tiles.free_bytes), MOST_CAPPED):
+    for proposal in tiles.capped(least):
         built = tiles.build(proposal, None)
         if built is not None and (above := _above(built[1].graph, least)) < left:
             cut = replace(built[1], conditions=prepared.conditions)

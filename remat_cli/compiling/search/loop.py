@@ -58,7 +58,11 @@ class SplitTask:
         return self.request.search.allows(planned.plan.time_ns, self.question)
 
     def plan(
-        self, trial: SplitTrial, problem: Problem, search: Search, heeded: Callable[[BudgetAnswer], BudgetAnswer]
+        self,
+        trial: SplitTrial,
+        problem: Problem,
+        search: Search,
+        heeded: Callable[[BudgetAnswer], BudgetAnswer] = lambda found: found,
     ) -> OneModel | Refused:
         """Plan and write a split model like any model; `heeded` sees the answer before it is written."""
         names = tuple(op.name for op in trial.prepared.graph.ops)
@@ -81,15 +85,12 @@ class Candidate(Protocol):
     @property
     def is_probe(self) -> bool:
         """Whether it is measured and no more, for its proposer to see; where it is worth a plan its trial follows."""
-        ...
 
     def measure(self) -> SplitTrial | None:
         """Build it, compare its bits with the whole model's, and measure it; None: it cannot be used."""
-        ...
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
         """Plan and write what was measured; None: that is not worth a solver's time, or was interrupted."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -133,34 +134,18 @@ class Proposer(Protocol):
 
         When the next one is asked for, `known` says what became of the one before.
         """
-        ...
-
-
-def always(found: OneModel) -> bool:
-    """Any plan will do."""
-    return True
-
-
-def never(found: OneModel) -> bool:
-    """No plan ends the search."""
-    return False
-
-
-def latest(one: OneModel, other: OneModel) -> OneModel:
-    """The plan that was found last, where proposers look for ever better ones."""
-    return other
 
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Which plans are kept, and when there need be no other; by default the first one.
+    """Which plans are admitted, which of two is kept, and when there need be no other; by default the first one.
 
     After `ends` on the clock any plan that was found is enough.
     """
 
-    admits: Callable[[OneModel], bool] = always
-    better: Callable[[OneModel, OneModel], OneModel] = latest
-    is_enough: Callable[[OneModel], bool] = always
+    admits: Callable[[OneModel], bool] = lambda found: True
+    better: Callable[[OneModel, OneModel], OneModel] = lambda kept, found: found
+    is_enough: Callable[[OneModel], bool] = lambda found: True
     ends: float = math.inf
 
 

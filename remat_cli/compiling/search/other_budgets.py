@@ -7,7 +7,7 @@ from itertools import islice
 from remat_cli.compiling.facts import KnownSplit
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search.known_splits import known_splits
-from remat_cli.compiling.search.loop import KeepRule, Known, always, search
+from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
 
 MOST_KNOWN, LEAST_GAIN = 2, 0.001  # plans of other budgets that are made again, and what they must promise
@@ -43,6 +43,6 @@ class OtherBudgets:
 def or_known(tiles: Tiles, found: OneModel | None) -> OneModel | None:
     """The plan, or a better one that another budget led to in an earlier compile of the model."""
     task = tiles.task
-    admits = task.is_allowed if task.question.least else always
-    other = search(OtherBudgets(tiles, found), KeepRule(admits), task.progress)
+    rule = KeepRule(admits=task.is_allowed) if task.question.least else KeepRule()
+    other = search(OtherBudgets(tiles, found), rule, task.progress)
     return task.better(found, other) if found and other else found or other

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
@@ -11,8 +10,6 @@ from remat_cli.compiling.search.tiles import TileCandidate, Tiles, inside_above
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import LargeTensor
-
-MOST_CAPPED = 6  # splits under a cap that are measured
 
 
 @dataclass
@@ -37,7 +34,7 @@ class CapSearch:
 
     def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
         """Splits to measure, and of those the ones to plan in which no tensor is above the cap."""
-        for proposal in islice(self.tiles.proposer.capped(self.most_bytes, self.tiles.free_bytes), MOST_CAPPED):
+        for proposal in self.tiles.capped(self.most_bytes):
             yield TileCandidate(self.tiles, proposal, is_probe=True)
             trial = known.trial
             if trial is None or self._has_larger(trial):

@@ -1,8 +1,10 @@
 """Models split into tiles, regions or bands: how a proposal is built with the same bits, measured and planned."""
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -34,6 +36,7 @@ from remat_cli.splitting.tiles.timeline import TensorTimeline
 from remat_cli.splitting.tiles.view import view_model
 
 WHOLE_SHARE, SEARCH_SHARE = 0.3, 0.3  # of the time limit: for plans of whole ops, for the search for regions
+MOST_CAPPED = 6  # splits under a cap on tensors that are built
 MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
 LONG_NS = 1_000_000_000
 DEAR_PERCENT = 5.0  # a split that costs more is compared with others
@@ -88,6 +91,10 @@ class Tiles:
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         """Proposes splittings for so many bytes; none once the user has asked to stop."""
         return () if self.task.progress.should_stop() else self.proposer.propose(free_bytes)
+
+    def capped(self, most_bytes: int) -> Iterator[SplitProposal]:
+        """Proposes a few splittings in which no tensor inside should be larger than that, the cheaper first."""
+        return islice(self.proposer.capped(most_bytes, self.free_bytes), MOST_CAPPED)
 
     def problem_of(self, trial: SplitTrial) -> Problem:
         """A split model's own problem, within the budget of the whole one; constants of tiles come on top of 100 %."""
