@@ -29,14 +29,6 @@ LEANEST = (
 )
 
 
-PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
-LEANEST = (
-    "# leanest, for {size} a run that is given back after it, at the price of time: start Python with\n"
-    "# MALLOC_MMAP_THRESHOLD_=65536 in its environment, and set\n"
-    "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
-)
-
-
 def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
     """The plan of a model as a file, splits that were asked for with it."""
     splits = request.splits
