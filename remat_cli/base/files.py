@@ -72,7 +72,8 @@ def check_target(path: Path, *, sources: tuple[Path, ...] = (), overwrite: bool 
             cannot be written to.
     """
     for source in sources:
-        if _is_same(path, source):
+        both_exist = path.exists() and source.exists()  # then they may be hard links to one file
+        if path.samefile(source) if both_exist else path.resolve() == source.resolve():
             raise ConfigError(f"output {path} would overwrite {source}: choose another path")
     if path.is_dir():
         raise ConfigError(f"output {path} is a directory: give a file name in it")
@@ -85,13 +86,6 @@ def check_target(path: Path, *, sources: tuple[Path, ...] = (), overwrite: bool 
         raise ConfigError(f"directory {parent} does not exist: create it, or choose another output path")
     if not os.access(parent, os.W_OK):
         raise ConfigError(f"directory {parent} cannot be written to: choose another output path")
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    """Whether two paths name one file, through links and hard links too."""
-    if one.exists() and other.exists():
-        return one.samefile(other)
-    return one.resolve() == other.resolve()
 
 
 def sha256(path: Path) -> str:

@@ -46,12 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with orderly_end(is_last=arguments is None), rare_collection():
             return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
     except click.ClickException as error:
-        return _complain_usage(error)
-    except (click.Abort, KeyboardInterrupt, Terminated) as stop:
-        return _complain_stop(stop)
+        # Click's own complaint as one line, with the command whose help explains it.
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f" (see {context.command_path} --help)" if context else ""
+        complain(f"{error.format_message()}{hint}")
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt, Terminated) as error:
+        return _complain_stop(error)
     except Exception as error:
-        stop_behind = _stop_behind(error)
-        return _complain_stop(stop_behind) if stop_behind else _complain_failure(error, is_debug="--debug" in words)
+        # A compiled module that is being imported turns a signal into an ImportError.
+        stop: BaseException | None = error
+        while stop is not None and not isinstance(stop, KeyboardInterrupt | Terminated):
+            stop = stop.__cause__ or stop.__context__
+        return _complain_stop(stop) if stop else _complain_failure(error, is_debug="--debug" in words)
 
 
 def make_group() -> click.Group:
@@ -65,23 +72,6 @@ def _complain_stop(stop: BaseException) -> int:
     word, code = ("terminated", EXIT_TERMINATED) if isinstance(stop, Terminated) else ("interrupted", EXIT_INTERRUPTED)
     complain(word)
     return code
-
-
-def _stop_behind(error: BaseException) -> BaseException | None:
-    """Find the signal behind an error: a compiled module that is being imported turns one into an ImportError."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__ or error
-        if isinstance(error, KeyboardInterrupt | Terminated):
-            return error
-    return None
-
-
-def _complain_usage(error: click.ClickException) -> int:
-    """Print click's own complaint as one line, with the command whose help explains it."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f" (see {context.command_path} --help)" if context else ""
-    complain(f"{error.format_message()}{hint}")
-    return error.exit_code
 
 
 def _complain_failure(error: Exception, *, is_debug: bool) -> int:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from remat_cli.cli.printing import Printing
     from remat_cli.report.style import Style
 
+BLOCKS = "█▲╌┤░"
+"""What pictures in text are drawn with."""
+
 
 def emit(text: str) -> None:
     """Write a result to stdout; characters it cannot show are escaped. A reader that went away is no error.
@@ -68,15 +71,9 @@ def stdout_style(printing: Printing) -> Style:
 
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else 100
-    return Style(max(40, min(width, 160)), is_terminal and printing.color, _can_encode("█▲╌┤░"), is_terminal)
-
-
-def _can_encode(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    encoding = sys.stdout.encoding or "utf-8"
+    has_blocks = BLOCKS.encode(encoding, "ignore").decode(encoding) == BLOCKS
+    return Style(max(40, min(width, 160)), is_terminal and printing.color, has_blocks, is_terminal)
 
 
 @contextlib.contextmanager

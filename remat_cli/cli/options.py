@@ -240,28 +240,23 @@ class VerifyCommand(click.Command):
     """A command whose `--verify` may stand alone: a word after it that is no mode belongs to the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give a `--verify` that stands alone its own value, before click takes the next word for it."""
+        """Give a `--verify` that stands alone its own value, before click takes the next word for it.
+
+        Raises:
+            UsageError: two different ones are asked for.
+        """
         pairs = itertools.zip_longest(args, args[1:])
         said = [f"{word}=on" if word == "--verify" and after not in VERIFY_MODES else word for word, after in pairs]
-        _refuse_two_verifications(said)
+        # Of `--verify fast --no-verify` click would take the last one.
+        words = said[: said.index("--")] if "--" in said else said
+        asked = {
+            f"{word} {after}" if word == "--verify" else word.replace("--verify=", "--verify ")
+            for word, after in itertools.zip_longest(words, words[1:], fillvalue="")
+            if word.partition("=")[0] in ("--verify", "--no-verify")
+        }
+        if len(asked) > 1:
+            raise click.UsageError(f"{' and '.join(sorted(asked))} are given: give one of them")
         return super().parse_args(ctx, said)
-
-
-def _refuse_two_verifications(said: list[str]) -> None:
-    """Refuse `--verify fast --no-verify`, of which click would take the last one.
-
-    Raises:
-        UsageError: two different ones are asked for.
-    """
-    words = said[: said.index("--")] if "--" in said else said
-    pairs = itertools.zip_longest(words, words[1:], fillvalue="")
-    asked = {
-        f"{word} {after}" if word == "--verify" else word.replace("--verify=", "--verify ")
-        for word, after in pairs
-        if word.partition("=")[0] in ("--verify", "--no-verify")
-    }
-    if len(asked) > 1:
-        raise click.UsageError(f"{' and '.join(sorted(asked))} are given: give one of them")
 
 
 VERIFY_MODES = ("on", "off", "fast", "thorough")

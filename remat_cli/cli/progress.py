@@ -104,9 +104,8 @@ class Lines:
             return
         if isinstance(sign, Incumbent):
             self._incumbent = line
-        self._write(f"{line}  {_elapsed(started)}" if isinstance(sign, Incumbent | Detail) else line)
-
-    def _write(self, line: str) -> None:
+        if isinstance(sign, Incumbent | Detail):
+            line = f"{line}  {_elapsed(started)}"
         if self._stream is None:
             return
         try:
@@ -145,19 +144,16 @@ class LiveLine:
             self._detail = str(sign)
         is_often = sign is None or (isinstance(sign, Advance) and sign.done < sign.total)
         if not is_often or time.monotonic() - self._drawn > REFRESH_SECONDS:
-            self._draw(started)
+            stopping = "stopping, Ctrl-C again aborts" if self._stopper.is_asked and self._stopper.is_searching else ""
+            name = "" if self._detail and self._stage == SOLVING else self._stage
+            parts = [part for part in (name, self._detail, _elapsed(started), stopping) if part]
+            with self._lock:
+                self._drawn = time.monotonic()
+                self._live.update(_plain("  ".join(parts)), refresh=True)
 
     def close(self) -> None:
         """Remove the line."""
         self._live.stop()
-
-    def _draw(self, started: float) -> None:
-        stopping = "stopping, Ctrl-C again aborts" if self._stopper.is_asked and self._stopper.is_searching else ""
-        name = "" if self._detail and self._stage == SOLVING else self._stage
-        parts = [part for part in (name, self._detail, _elapsed(started), stopping) if part]
-        with self._lock:
-            self._drawn = time.monotonic()
-            self._live.update(_plain("  ".join(parts)), refresh=True)
 
 
 def _plain(text: str) -> Any:

@@ -55,7 +55,7 @@ def settings_of(words: Mapping[str, Any], defaults: Mapping[str, Any] | None = N
 
 
 def search_of(settings: Settings) -> Search:
-    """How plans are searched for.
+    """The solver, its limits and what else says how plans are searched for.
 
     Raises:
         ConfigError: no such solver, no such option, or a value that it cannot have.

@@ -42,7 +42,11 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
     started = time.monotonic()
     check_train(settings.train)
     refuse_ranges(settings, "a training step is")
-    _check_budget(settings)
+    budget = require_budget(settings)
+    if budget.for_device(only_device(settings.devices).name).kind != "bytes":
+        raise ConfigError(f"budget '{budget.text}' depends on the batch: write it in bytes, such as --budget 2GiB")
+    if settings.train.batch is not None:
+        raise ConfigError(f"--batch {settings.train.batch}: max-batch looks for the batch itself")
     if settings.split == "auto":
         settings = msgspec.structs.replace(settings, split="off")
     request = request_of(compile_settings(settings))
@@ -53,7 +57,7 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
         best = search.probes.get(planned)
     return MaxBatchReport(
         model=str(model),
-        budget=require_budget(settings).text,
+        budget=budget.text,
         budget_bytes=search.budget_bytes,
         keep_all_batch=keeping or None,
         max_batch=planned or None,
@@ -62,14 +66,6 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
         seconds=time.monotonic() - started,
         interrupted=progress.should_stop(),
     )
-
-
-def _check_budget(settings: Settings) -> None:
-    budget = require_budget(settings)
-    if budget.for_device(only_device(settings.devices).name).kind != "bytes":
-        raise ConfigError(f"budget '{budget.text}' depends on the batch: write it in bytes, such as --budget 2GiB")
-    if settings.train.batch is not None:
-        raise ConfigError(f"--batch {settings.train.batch}: max-batch looks for the batch itself")
 
 
 def _until(whole: Progress, most_percent: float) -> Progress:
@@ -114,54 +110,46 @@ class _Search:
     def has_plan(self, batch: int) -> bool:
         """Whether a plan fits and costs at most one forward pass."""
         probe = self._probe(batch)
-        if probe.fits is None:
-            probe = self.probes[batch] = self._plan(batch, probe)
-        return bool(probe.fits)
-
-    def _probe(self, batch: int) -> BatchProbe:
-        if batch not in self.probes:
-            self.probes[batch] = self._looked_at(batch, self._prepared(batch)[1])
-        return self.probes[batch]
-
-    def _prepared(self, batch: int) -> tuple[Prepared, Platform]:
-        if self.latest is None or self.latest[0] != batch:
-            self.latest = (batch, *self._prepare(batch))
-        return self.latest[1:]
-
-    def _prepare(self, batch: int) -> tuple[Prepared, Platform]:
-        options = msgspec.structs.replace(self.settings.train, batch=batch)
-        self.progress.note(f"batch {batch}")
-        paths = StepPaths(self.work / "step.onnx", self.work / "step.state.npz")
-        step = make_step(self.model, options, self.settings.conditions, self.progress)
-        write_step(step, paths)
-        is_first = self.latest is None
-        conditions = self.request.conditions
-        conditions = msgspec.structs.replace(conditions, forgets_costs=conditions.forgets_costs and is_first)
-        prepared = prepare(paths.step, conditions, self.work, self.progress)
-        return prepared, profile_model(prepared, conditions, self.progress)
-
-    def _looked_at(self, batch: int, platform: Platform) -> BatchProbe:
-        question = ask(platform, self.request)
-        before, self.budget_bytes = question.baseline, question.budget_bytes
-        forward = _forward_ns(platform)
-        if before.peak > self.budget_bytes:
-            return BatchProbe(batch, before.peak, before.time_ns, forward)
-        return BatchProbe(batch, before.peak, before.time_ns, forward, True, before.peak, 0.0)
-
-    def _plan(self, batch: int, probe: BatchProbe) -> BatchProbe:
+        if probe.fits is not None:
+            return probe.fits
         most = 100 * probe.forward_ns / probe.baseline_ns
         progress = _until(self.progress, most)
         found = plan_one_model(*self._prepared(batch), self.request, self.work, progress)
         planned = within_overhead(found, self.request.search)
         if isinstance(planned, Refused):
-            return msgspec.structs.replace(probe, fits=False)
-        plan = planned.written.plan
-        overhead = 100 * (plan.time_ns / probe.baseline_ns - 1)
-        fits = overhead <= most and plan.peak <= self.budget_bytes
-        return msgspec.structs.replace(probe, fits=fits, peak_bytes=plan.peak, overhead_percent=overhead)
+            probe = msgspec.structs.replace(probe, fits=False)
+        else:
+            plan = planned.written.plan
+            overhead = 100 * (plan.time_ns / probe.baseline_ns - 1)
+            fits = overhead <= most and plan.peak <= self.budget_bytes
+            probe = msgspec.structs.replace(probe, fits=fits, peak_bytes=plan.peak, overhead_percent=overhead)
+        self.probes[batch] = probe
+        return bool(probe.fits)
 
+    def _probe(self, batch: int) -> BatchProbe:
+        """The step of a batch as it is."""
+        if batch not in self.probes:
+            platform = self._prepared(batch)[1]
+            question = ask(platform, self.request)
+            before, self.budget_bytes = question.baseline, question.budget_bytes
+            costs = zip(platform.graph.ops, platform.profile.ops, strict=True)
+            forward_ns = sum(cost.time_ns for op, cost in costs if op.phase == "forward")
+            probe = BatchProbe(batch, before.peak, before.time_ns, forward_ns)
+            if before.peak <= self.budget_bytes:
+                probe = msgspec.structs.replace(probe, fits=True, peak_bytes=before.peak, overhead_percent=0.0)
+            self.probes[batch] = probe
+        return self.probes[batch]
 
-def _forward_ns(platform: Platform) -> int:
-    """How long the forward pass takes."""
-    costs = zip(platform.graph.ops, platform.profile.ops, strict=True)
-    return sum(cost.time_ns for op, cost in costs if op.phase == "forward")
+    def _prepared(self, batch: int) -> tuple[Prepared, Platform]:
+        """The step of a batch, written and measured op by op."""
+        if self.latest is None or self.latest[0] != batch:
+            options = msgspec.structs.replace(self.settings.train, batch=batch)
+            self.progress.note(f"batch {batch}")
+            paths = StepPaths(self.work / "step.onnx", self.work / "step.state.npz")
+            step = make_step(self.model, options, self.settings.conditions, self.progress)
+            write_step(step, paths)
+            forgets_costs = self.request.conditions.forgets_costs and self.latest is None
+            conditions = msgspec.structs.replace(self.request.conditions, forgets_costs=forgets_costs)
+            prepared = prepare(paths.step, conditions, self.work, self.progress)
+            self.latest = (batch, prepared, profile_model(prepared, conditions, self.progress))
+        return self.latest[1:]

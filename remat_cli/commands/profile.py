@@ -26,7 +26,10 @@ def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileR
     """
     if settings.output is not None:
         check_target(settings.output, sources=(model,), overwrite=settings.force)
-    report = _measured(model, settings, progress)
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
+        prepared = prepare(model, settings.conditions, work, progress)
+        platform = profile_model(prepared, settings.conditions, progress)
+    report = ProfileReport(model=str(model), profiles=platform.profiles, links=platform.links)
     if settings.output is None:
         return report
     report = msgspec.structs.replace(report, output=str(settings.output))
@@ -34,16 +37,8 @@ def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileR
     return report
 
 
-def _measured(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
-    """Measure, without writing anything."""
-    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
-        prepared = prepare(model, settings.conditions, work, progress)
-        platform = profile_model(prepared, settings.conditions, progress)
-    return ProfileReport(model=str(model), profiles=platform.profiles, links=platform.links)
-
-
 def profile_afresh(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
-    """Forget all measured costs first."""
+    """Measure every op again: all measured costs are forgotten first."""
     clear_profile_cache(settings)
     return profile_ops(model, settings, progress)
 

@@ -9,11 +9,10 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import search_of
 from remat_cli.compiling.ask import ask_abstract
 from remat_cli.compiling.page_answer import abstract_terms, answer_paged, paged_solution
-from remat_cli.compiling.solve import BudgetQuestion, Search, answer, prepare_kernels
+from remat_cli.compiling.solve import answer, prepare_kernels
 from remat_cli.core.schedule.instance import instance_problem, load_instance
 from remat_cli.core.schedule.solver_run import cut_short
-from remat_cli.core.values.spill import SpillSpec
-from remat_cli.report.solution import SolutionReport, solution_report
+from remat_cli.report.solution import solution_report
 from remat_cli.report.solve import SolveReport
 from remat_cli.settings.settings import Settings, require_budget
 
@@ -32,19 +31,16 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
         run = cut_short(solved.run, is_split=False) if progress.should_stop() else solved.run
         solution = solution_report(run, solved.question.problem, solved.question.baseline)
     else:
-        solution = _paged(question, search, settings.spill, progress)
+        if question.least:
+            raise ConfigError(
+                f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%"
+            )
+        problem, limits = question.problem, replace(search.limits, should_stop=progress.should_stop)
+        paging = abstract_terms(problem, settings.spill).question(problem)
+        prepare_kernels(search.known_pager, problem, progress)
+        progress.stage(stages.SOLVING)
+        found = answer_paged(paging, search.known_pager, limits)
+        if progress.should_stop():
+            found = replace(found, run=cut_short(found.run, is_split=False))
+        solution = paged_solution(found, problem, question.baseline)
     return SolveReport(instance=str(instance), ops=len(question.problem.ops), budget=question.text, solution=solution)
-
-
-def _paged(question: BudgetQuestion, search: Search, spill: SpillSpec, progress: Progress) -> SolutionReport:
-    """The best plan whose values may wait."""
-    if question.least:
-        raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
-    problem = question.problem
-    asked = abstract_terms(problem, spill).question(problem)
-    prepare_kernels(search.known_pager, problem, progress)
-    progress.stage(stages.SOLVING)
-    found = answer_paged(asked, search.known_pager, replace(search.limits, should_stop=progress.should_stop))
-    if progress.should_stop():
-        found = replace(found, run=cut_short(found.run, is_split=False))
-    return paged_solution(found, problem, question.baseline)

@@ -18,8 +18,7 @@ from remat_cli.core.files.plan_check import check_graph_of
 from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.onnx_io.read.compiled import check_data_files, sizes_left_open
-from remat_cli.onnx_io.read.compiled_file import runs_on_at
+from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport
@@ -73,7 +72,7 @@ def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyRep
 
 
 def _picture(report: VerifyReport | FileReport) -> bytes:
-    """Both processes over time.
+    """Draw what both processes hold over time.
 
     Raises:
         ConfigError: they were not measured.
@@ -87,6 +86,7 @@ def _picture(report: VerifyReport | FileReport) -> bytes:
 
 
 def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
+    """The report on a plan, or on what its file says where the runtime optimises the original otherwise here."""
     read = read_plan(plan)
     _check_sizes(read, settings.conditions)
     rewritten = find_file(read.output, plan, "model")

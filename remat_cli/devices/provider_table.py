@@ -360,16 +360,13 @@ def _read_part(provider: Provider, part: str, text: str) -> tuple[str, str]:
         return "index", part
     if provider.thread_option and (match := re.fullmatch(r"([1-9][0-9]*)threads?", part)):
         return "threads", match[1]
-    raise ConfigError(f"device '{text}': {provider.name} takes {_takes(provider)}: write {_example(provider)}")
-
-
-def _takes(provider: Provider) -> str:
     forms = [
         "a number" if provider.has_index else "",
         ", ".join(provider.kinds),
         "a number of threads such as 2threads" if provider.thread_option else "",
     ]
-    return " or ".join(form for form in forms if form) or "nothing behind its name"
+    takes = " or ".join(form for form in forms if form) or "nothing behind its name"
+    raise ConfigError(f"device '{text}': {provider.name} takes {takes}: write {_example(provider)}")
 
 
 def _example(provider: Provider) -> str:

@@ -101,7 +101,20 @@ def estimated_links(specs: Sequence[DeviceSpec]) -> tuple[LinkCost, ...]:
 
 def op_work(graph: Graph, op: Op) -> OpWork:
     """The work of an op from the shapes around it: exact operations of convolutions and matrix products, else none."""
-    return OpWork(_flops(graph, op), _moved_bytes(graph, op))
+    outputs = [graph.tensors[i] for i in op.outputs]
+    written_bytes = sum(tensor.size_bytes for tensor in outputs)
+    weights_bytes = sum(graph.weights[i].size_bytes for i in op.weights)
+    read_bytes = sum(graph.tensors[i].size_bytes for i in op.inputs) + weights_bytes
+    moved_bytes = written_bytes + (min(read_bytes, written_bytes) if op.op_type in PICKING else read_bytes)
+    is_view = bool(outputs) and all(tensor.view_of is not None for tensor in outputs)
+    shape, flops = outputs[0].shape if outputs else (), 0
+    if shape and op.op_type in CONVOLUTIONS:
+        flops = _filter_flops(graph, op, shape)
+    elif shape and op.op_type in TRANSPOSED_CONVOLUTIONS and op.inputs:
+        flops = _filter_flops(graph, op, graph.tensors[op.inputs[0]].shape)
+    elif shape and op.op_type in PRODUCTS and op.inputs:
+        flops = 2 * math.prod(shape) * _inner(graph, op)
+    return OpWork(flops, 0 if is_view else moved_bytes)
 
 
 def calibration(graph: Graph, measured: Profile, reference: DeviceSpec | None = None) -> dict[str, float]:
@@ -166,29 +179,6 @@ def _profile(graph: Graph, spec: DeviceSpec, ops: tuple[OpCost, ...], measured: 
         power_watts=spec.power_watts,
         is_opaque=provider.is_opaque,
     )
-
-
-def _moved_bytes(graph: Graph, op: Op) -> int:
-    """Bytes read and written; a view moves none."""
-    outputs = [graph.tensors[i] for i in op.outputs]
-    if outputs and all(tensor.view_of is not None for tensor in outputs):
-        return 0
-    written = sum(tensor.size_bytes for tensor in outputs)
-    read = sum(graph.tensors[i].size_bytes for i in op.inputs) + sum(graph.weights[i].size_bytes for i in op.weights)
-    return written + (min(read, written) if op.op_type in PICKING else read)
-
-
-def _flops(graph: Graph, op: Op) -> int:
-    if not op.outputs or not graph.tensors[op.outputs[0]].shape:
-        return 0
-    if op.op_type in CONVOLUTIONS:
-        made = graph.tensors[op.outputs[0]].shape
-        return _filter_flops(graph, op, made)
-    if op.op_type in TRANSPOSED_CONVOLUTIONS and op.inputs:
-        return _filter_flops(graph, op, graph.tensors[op.inputs[0]].shape)
-    if op.op_type in PRODUCTS and op.inputs:
-        return 2 * math.prod(graph.tensors[op.outputs[0]].shape) * _inner(graph, op)
-    return 0
 
 
 def _filter_flops(graph: Graph, op: Op, shape: tuple[int, ...]) -> int:

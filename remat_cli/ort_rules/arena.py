@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import msgspec
 
@@ -86,13 +87,38 @@ class Arena:
             row = self.chunks[abs(place)]
             chunk = row[bisect_left(row, start, key=_start)]
         else:
-            chunk = self._extended(rounded)
+            chunk = self._new_region(rounded)
         if chunk.size >= 2 * rounded or chunk.size - rounded >= self.rules.most_dead_bytes:
-            self._cut(chunk, rounded)
+            row = self.chunks[chunk.region]
+            rest = Chunk(chunk.region, chunk.start + rounded, chunk.size - rounded)
+            chunk.size = rounded
+            insort(row, rest, key=_start)
+            insort(self.free, self._entry(rest))
         chunk.owner = number
         self.held[number] = chunk
         if is_written:
-            _touch(self.touched[chunk.region], chunk.start, chunk.start + rounded)
+            # The spans that were written before stay disjoint and in order: those that the new one meets go into it.
+            spans, start, end = self.touched[chunk.region], chunk.start, chunk.start + rounded
+            first = last = bisect_left(spans, start, key=itemgetter(1))
+            while last < len(spans) and spans[last][0] <= end:
+                start, end = min(start, spans[last][0]), max(end, spans[last][1])
+                last += 1
+            spans[first:last] = [(start, end)]
+
+    def _new_region(self, least_bytes: int) -> Chunk:
+        """Take a region of the system, as one chunk: of the size whose turn it is, or doubled until it suffices."""
+        if least_bytes > self.growth_bytes:
+            while self.growth_bytes < least_bytes:
+                self.growth_bytes *= 2
+            region_bytes = self.growth_bytes
+        else:
+            region_bytes = self.growth_bytes
+            self.growth_bytes = min(2 * self.growth_bytes, self.rules.largest_growth_bytes)
+        chunk = Chunk(len(self.regions), 0, region_bytes)
+        self.regions.append(region_bytes)
+        self.chunks.append([chunk])
+        self.touched.append([])
+        return chunk
 
     def give_back(self, number: int) -> None:
         """Free a request's chunk and join it with free neighbours in its region."""
@@ -110,7 +136,7 @@ class Arena:
         insort(self.free, self._entry(chunk))
 
     def layout(self, offset: int) -> Layout:
-        """Who has which part of which region, from a number on, and what was written: what decides the future."""
+        """All that decides the future: who (counted from a number) has what of which region, and what was written."""
         owners = tuple(
             tuple((chunk.start, None if chunk.owner is None else chunk.owner - offset) for chunk in row)
             for row in self.chunks
@@ -138,28 +164,6 @@ class Arena:
 
     def _entry(self, chunk: Chunk) -> tuple[int, int, int]:
         return chunk.size, -chunk.region if self.newest_first else chunk.region, chunk.start
-
-    def _extended(self, size: int) -> Chunk:
-        """A new region, as one chunk."""
-        if size > self.growth_bytes:
-            while self.growth_bytes < size:
-                self.growth_bytes *= 2
-            region = self.growth_bytes
-        else:
-            region = self.growth_bytes
-            self.growth_bytes = min(2 * self.growth_bytes, self.rules.largest_growth_bytes)
-        chunk = Chunk(len(self.regions), 0, region)
-        self.regions.append(region)
-        self.chunks.append([chunk])
-        self.touched.append([])
-        return chunk
-
-    def _cut(self, chunk: Chunk, size: int) -> None:
-        row = self.chunks[chunk.region]
-        rest = Chunk(chunk.region, chunk.start + size, chunk.size - size)
-        chunk.size = size
-        insort(row, rest, key=_start)
-        insort(self.free, self._entry(rest))
 
 
 @dataclass(frozen=True)
@@ -239,20 +243,6 @@ def _start(chunk: Chunk) -> int:
     return chunk.start
 
 
-def _touch(spans: list[tuple[int, int]], start: int, end: int) -> None:
-    """Add a span to disjoint ones in order, joined with those that it meets."""
-    first = bisect_left(spans, start, key=_end)
-    last = first
-    while last < len(spans) and spans[last][0] <= end:
-        start, end = min(start, spans[last][0]), max(end, spans[last][1])
-        last += 1
-    spans[first:last] = [(start, end)]
-
-
-def _end(span: tuple[int, int]) -> int:
-    return span[1]
-
-
 def pattern_bytes(requests: Sequence[Request], rules: ArenaRules) -> int:
     """The block that later runs take for the requests of a first one: each is placed at once, in the tightest gap.
 
@@ -270,11 +260,7 @@ def pattern_bytes(requests: Sequence[Request], rules: ArenaRules) -> int:
         ends = [0, *(end for _, end, _ in live)]
         starts = [*(start for start, _, _ in live), height]
         gaps = [(start - end, end) for end, start in zip(ends, starts, strict=True) if start - end >= size]
-        offset = min(gaps, key=_waste)[1] if gaps else ends[-1]
+        offset = min(gaps, key=itemgetter(0))[1] if gaps else ends[-1]
         insort(live, (offset, offset + size, request.number))
         height = max(height, offset + size)
     return height
-
-
-def _waste(gap: tuple[int, int]) -> int:
-    return gap[0]

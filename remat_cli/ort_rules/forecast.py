@@ -19,7 +19,7 @@ from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast, SessionMemory
 from remat_cli.ort_rules.arena import ArenaRules, LoadedSession, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
-from remat_cli.ort_rules.records import Rules, rules_for
+from remat_cli.ort_rules.records import rules_for
 from remat_cli.ort_rules.requests import Request, run_requests
 from remat_cli.ort_rules.reuse import KeptBuffers, Kind, kept_buffers
 from remat_cli.ort_rules.runtime import Runtime
@@ -91,7 +91,16 @@ class Forecast(SessionForecast):
 def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
     """What a process holds that loads the file of a plan and runs it with the runtime's options."""
     rules, sessions = rules_for(runtime), predict_sessions(judged, runtime)
-    extra_bytes = _arena_extra_bytes(judged.copies, file.weights, rules)
+    # Beyond copies of weights a loaded session's arena holds tables of its regions, and whole units. Small regions lie
+    # in the heap where reading weights of the model file has raised its threshold. What is not used of them may be
+    # there all the same: the heap hands out again what was written before.
+    in_heap_bytes = min(rules.loading.stream_bytes, sum(each.inside_bytes for each in file.weights))
+    arena = LoadedSession(rules.arena, judged.copies).arena()
+    regions = zip(arena.regions, arena.touched, strict=True)
+    unused_bytes = sum(
+        region - sum(end - start for start, end in spans) for region, spans in regions if region <= in_heap_bytes
+    )
+    extra_bytes = arena.resident_bytes - sum(judged.copies) + unused_bytes
     ops = len(judged.graph.ops)
 
     def loaded(stuck_copies: int) -> LoadForecast:
@@ -173,7 +182,7 @@ def predict_runs(
 def predict_runs_below(
     most_bytes: int, requests: Sequence[Request], rules: ArenaRules, form: SteadyForm, copies: Sequence[int]
 ) -> RunsForecast | None:
-    """The same; None as soon as that is no less than `most_bytes`."""
+    """Predict runs as `predict_runs` does; None as soon as they hold no less than `most_bytes`."""
     found = list[tuple[RunMemory, ...]]()
     for held, newest_first in itertools.product(HELD, (True, False)):
         runs = simulate_runs(requests, RUNS, held, LoadedSession(rules, copies, newest_first), most_bytes)
@@ -196,7 +205,7 @@ def _runs(
 
 
 def _process(loading: LoadForecast, runs: RunsForecast, rules: LoadRules, *, is_mapped: bool) -> ProcessMemory:
-    """Loading and runs together."""
+    """Add up what a process holds for loading and for runs."""
     anonymous_bytes, run_bytes = loading.loaded_bytes - loading.mapped_bytes, runs.most_bytes + rules.run_bytes
     return ProcessMemory(
         load_peak_bytes=loading.load_peak_bytes,
@@ -206,18 +215,3 @@ def _process(loading: LoadForecast, runs: RunsForecast, rules: LoadRules, *, is_
         mapped_bytes=loading.mapped_bytes,
         anonymous_bytes=max(anonymous_bytes + run_bytes, 0 if is_mapped else loading.load_peak_bytes),
     )
-
-
-def _arena_extra_bytes(copies: Sequence[int], weights: Sequence[LoadedWeight], rules: Rules) -> int:
-    """What a loaded session's arena holds beyond the copies of weights in it: tables of its regions, whole units.
-
-    Small regions lie in the heap where reading weights of the model file has raised its threshold. What is not used of
-    them may be there all the same: the heap hands out again what was written before.
-    """
-    in_heap_bytes = min(rules.loading.stream_bytes, sum(each.inside_bytes for each in weights))
-    arena = LoadedSession(rules.arena, copies).arena()
-    regions = zip(arena.regions, arena.touched, strict=True)
-    unused_bytes = (
-        region - sum(end - start for start, end in spans) for region, spans in regions if region <= in_heap_bytes
-    )
-    return arena.resident_bytes - sum(copies) + sum(unused_bytes)

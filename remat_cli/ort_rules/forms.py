@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from remat_cli.core.values.resident import RunsForecast
@@ -59,8 +59,10 @@ def best_form(without: RunsForecast, within: InForm, most_bytes: int, below_byte
     `without` is what runs take without the form; `most_bytes` are there for activations. What holds no less than
     `below_bytes` is not wanted.
     """
-    forms = itertools.chain([NO_BALLAST], _forms(BALLAST_SHARE * most_bytes, within.arena))
-    best = _leanest(within, forms, _price, below_bytes)
+    ballasts = _ballasts(BALLAST_SHARE * most_bytes, within.arena)
+    counts = range(1, 1 + MOST_BALLASTS)  # forms with fewer ballasts come first
+    chosen = itertools.chain.from_iterable(itertools.combinations(ballasts, count) for count in counts)
+    best = _leanest(within, itertools.chain([NO_BALLAST], map(SteadyForm, chosen)), _price, below_bytes)
     gain = max(LEAST_GAIN_BYTES, LEAST_GAIN_SHARE * without.most_bytes)
     if best is None or best.form is None or without.most_bytes - best.runs.most_bytes < gain:
         return Formed(None, without)
@@ -79,7 +81,11 @@ def roomy_form(within: InForm, most_bytes: int) -> Formed:
         smaller = sum(2 * (ballast - within.arena.unit_bytes) for ballast in form.ballast_bytes[:-1])
         return _price(form, runs) + smaller
 
-    best = _leanest(within, _roomy_forms(BALLAST_SHARE * most_bytes, within.arena), price_at_all)
+    enough = within.arena.first_region_bytes // 2 + within.arena.unit_bytes
+    *smaller, largest = _ballasts(BALLAST_SHARE * most_bytes, within.arena) or [enough]
+    # The region with room for all is alone, or behind one for small tensors.
+    forms = [SteadyForm((largest,)), *(SteadyForm((small, largest)) for small in smaller)]
+    best = _leanest(within, forms, price_at_all)
     if best is not None:
         return best
     asked = steady_requests(own_requests(within.judged, within.runtime), within.branch, NO_BALLAST)
@@ -113,25 +119,12 @@ def _leanest(
 
 
 def _price(_: SteadyForm, runs: RunsForecast) -> float:
-    """What is resident, and a little for what is only reserved: some systems count that too."""
+    """Count what is resident, and a little of what is only reserved: some systems count that too."""
     return runs.most_bytes + RESERVED_SHARE * runs.reserved_bytes
 
 
-def _forms(most_bytes: float, arena: ArenaRules) -> Iterator[SteadyForm]:
-    """Forms with ballasts for regions of every size, in order, the ones with fewer first."""
-    for count in range(1, 1 + MOST_BALLASTS):
-        yield from map(SteadyForm, itertools.combinations(_ballasts(most_bytes, arena), count))
-
-
-def _roomy_forms(most_bytes: float, arena: ArenaRules) -> Iterator[SteadyForm]:
-    """Forms with a region that has room for all tensors at once, alone or with one for small tensors before it."""
-    *smaller, largest = _ballasts(most_bytes, arena) or [arena.first_region_bytes // 2 + arena.unit_bytes]
-    yield SteadyForm((largest,))
-    yield from (SteadyForm((small, largest)) for small in smaller)
-
-
 def _ballasts(most_bytes: float, arena: ArenaRules) -> list[int]:
-    """What makes the arena take a region of each of its sizes."""
+    """Sizes of workspaces, each of which makes the arena take a region of another of its sizes."""
     doublings = (arena.first_region_bytes << number for number in itertools.count())
     sizes = (each // 2 + arena.unit_bytes for each in doublings)
     return list(itertools.takewhile(lambda size: size <= most_bytes, sizes))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from remat_cli.core.schedule.graph import Graph, Op
+from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes
 from remat_cli.core.values.learning import NOTHING, Cause, Correction, Learnt, Session
@@ -29,7 +29,7 @@ class Lesson:
 
 
 def lessons(forecast: SessionForecast, curve: MeasuredCurve, session: Session) -> tuple[Lesson, ...]:
-    """Where a run left what was predicted of it, in order, at most a few."""
+    """Compare a run with its prediction: the first few ops that differ, in order, and what follows for each."""
     graph, plan = forecast.judged.graph, forecast.judged.plan
     own = own_bytes(graph)
     memory = forecast.exact if session == "exact" else forecast.default_session
@@ -63,11 +63,14 @@ def _explained(
     if made > 0:
         yield lesson(*_more(graph, plan, number, made))
     elif made < 0:
-        pair = _taken(graph, op, -made)
-        if pair is None:
-            yield lesson("a kernel took another amount")
+        # A result may have taken the buffer of an input that is as large, and made by an op.
+        sizes = [tensor.size_bytes if tensor.producer is not None else -1 for tensor in graph.tensors]
+        results = [at for at, tensor in enumerate(op.outputs) if sizes[tensor] == -made]
+        sources = [at for at, tensor in enumerate(op.inputs) if sizes[tensor] == -made]
+        if results and sources:
+            yield lesson("an in-place share was taken", Correction(shares=((sources[0], results[0]),)))
         else:
-            yield lesson("an in-place share was taken", Correction(shares=(pair,)))
+            yield lesson("a kernel took another amount")
     if freed:
         yield lesson("a buffer was held longer" if freed > 0 else "a buffer was freed earlier")
 
@@ -89,11 +92,3 @@ def _more(graph: Graph, plan: Plan, number: int, more: int) -> tuple[Cause, Corr
                 return "a view was copied", Correction(copies=(position,))
             return "an in-place share was not taken", Correction(apart=(position,))
     return "a kernel took another amount", NOTHING
-
-
-def _taken(graph: Graph, op: Op, less: int) -> tuple[int, int] | None:
-    """The input whose buffer a result took, if one fits: as large, and made by an op."""
-    sizes = [tensor.size_bytes if tensor.producer is not None else -1 for tensor in graph.tensors]
-    results = [at for at, tensor in enumerate(op.outputs) if sizes[tensor] == less]
-    sources = [at for at, tensor in enumerate(op.inputs) if sizes[tensor] == less]
-    return (sources[0], results[0]) if results and sources else None

@@ -105,7 +105,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
 
     @property
     def copy_bytes(self) -> int:
-        """Each of the copies."""
+        """Bytes of one of the copies."""
         return self.packed_bytes // self.copies
 
     @property
@@ -167,11 +167,7 @@ def packing_order(graph: Graph) -> tuple[int, ...]:
     return tuple(places[number] for number in numbers)
 
 
-def load_forecast(
-    weights: Sequence[LoadedWeight],
-    file: LoadedFile,
-    rules: LoadRules,
-) -> LoadForecast:
+def load_forecast(weights: Sequence[LoadedWeight], file: LoadedFile, rules: LoadRules) -> LoadForecast:
     """Forecast for a file that loading does not change.
 
     `weights` are in the order in which ops read them first. Where they lie inside the file, this holds for a process's
@@ -181,7 +177,11 @@ def load_forecast(
     inside = [weight.inside_bytes for weight in weights]
     parsed_bytes = sum(inside) + min(rules.stream_bytes, sum(inside))
     holes_bytes = _holes_bytes(inside)
-    read_bytes = _structure_bytes(weights, file, rules) + sum(inside) + holes_bytes
+    captured = sum(weight.is_captured for weight in weights)
+    weights_bytes = rules.weight_bytes * len(weights) + rules.captured_bytes * captured
+    ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.branch_ops
+    structure_bytes = rules.session_bytes + ops_bytes + weights_bytes + rules.primed_bytes * file.is_primed
+    read_bytes = structure_bytes + file.arena_extra_bytes + sum(inside) + holes_bytes
     copied_bytes = read_bytes + max(inside, default=0)
     packing = _pack(weights, file.order(weights), Heap(places=file.stuck_copies) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
@@ -195,14 +195,6 @@ def load_forecast(
         reused_bytes=min(copies_bytes, holes_bytes + packing.holes_bytes),
         read_bytes=kept_bytes - unread_bytes + (saved_bytes if rules.reads_saved else 0),
     )
-
-
-def _structure_bytes(weights: Sequence[LoadedWeight], file: LoadedFile, rules: LoadRules) -> int:
-    captured = sum(weight.is_captured for weight in weights)
-    weights_bytes = rules.weight_bytes * len(weights) + rules.captured_bytes * captured
-    ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.branch_ops
-    own_bytes = rules.session_bytes + ops_bytes + weights_bytes + rules.primed_bytes * file.is_primed
-    return own_bytes + file.arena_extra_bytes
 
 
 def _holes_bytes(inside: Sequence[int]) -> int:

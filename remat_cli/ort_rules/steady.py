@@ -36,7 +36,7 @@ class Ballast:
 
     @classmethod
     def of(cls, ballast_bytes: int) -> Self:
-        """With a workspace of at least so many bytes, and the least that has to be written for it.
+        """The ballast whose workspace has at least so many bytes, and for which least has to be written.
 
         That is a float for each step and a square of weights for each gate; the workspace is the product of both.
         """
@@ -45,7 +45,7 @@ class Ballast:
 
     @property
     def shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """Those of its steps, its weights and its recurrent weights."""
+        """Shapes of its steps, its weights and its recurrent weights."""
         return (self.steps, 1, 1), (1, GATES * self.hidden, 1), (1, GATES * self.hidden, self.hidden)
 
     @property
@@ -100,12 +100,23 @@ def steady_requests(requests: Sequence[Request], branch: SteadyBranch, form: Ste
     None of its tensors has a place in a block any more.
     """
     first = min((request.number for request in requests), default=0) - 1
-    before, go = _prologue(first, branch, form)
-    return (*before, *(replace(request, in_block=False) for request in requests), replace(go, takes=False))
+    before = _Prologue(first)
+    start = before.take(NUMBER_BYTES, in_block=True)
+    if form.ballasts:
+        start = before.ballasts(start, form.ballasts)
+    go = before.take(FLAG_BYTES, in_block=True)  # held until the graph's own last op
+    before.give(start)
+    for size_bytes in branch.early_bytes:
+        before.take(size_bytes)
+    views = [before.take(NUMBER_BYTES)]
+    if branch.rank:
+        views.append(before.take(NUMBER_BYTES * branch.rank))
+    before.give(*views)
+    return (*before.found, *(replace(request, in_block=False) for request in requests), replace(go, takes=False))
 
 
 class _Prologue:
-    """Requests of the form's own tensors, in order; their numbers go down from `first`."""
+    """Requests of the form's own tensors before the graph's first op, in order; their numbers go down from `first`."""
 
     def __init__(self, first: int) -> None:
         self._numbers = itertools.count(first, -1)
@@ -134,7 +145,7 @@ class _Prologue:
         return token
 
     def _ballast(self, ballast: Ballast, *read_last: Request) -> Request:
-        """All but what it computes is given back, and what is read for the last time before it begins."""
+        """Ask for a ballast: all but its result is given back, and what is read for the last time before it begins."""
         steps, weights, recurrence = (FLOAT_BYTES * math.prod(dims) for dims in ballast.shapes)
         read = [self.take(recurrence), self.take(weights)]
         self.give(*read_last[:1])
@@ -144,20 +155,3 @@ class _Prologue:
         workspace = self.take(ballast.workspace_bytes, is_written=False)
         self.give(*(state[at] for at in STATES_BACK), workspace, state[0], *reversed(read))
         return result
-
-
-def _prologue(first: int, branch: SteadyBranch, form: SteadyForm) -> tuple[list[Request], Request]:
-    """All that is asked for before the graph's own first op, and the flag that is held until its last."""
-    asked = _Prologue(first)
-    start = asked.take(NUMBER_BYTES, in_block=True)
-    if form.ballasts:
-        start = asked.ballasts(start, form.ballasts)
-    go = asked.take(FLAG_BYTES, in_block=True)
-    asked.give(start)
-    for size_bytes in branch.early_bytes:
-        asked.take(size_bytes)
-    views = [asked.take(NUMBER_BYTES)]
-    if branch.rank:
-        views.append(asked.take(NUMBER_BYTES * branch.rank))
-    asked.give(*views)
-    return asked.found, go

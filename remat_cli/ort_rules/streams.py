@@ -86,11 +86,14 @@ class _Layout:
     session: OneSession
 
     def schedule(self) -> Schedule:
-        """Inputs, then what the device alone reads of them, then computes and copies as they get ready."""
+        """Order the steps: inputs, copies of those that the device alone reads, then computes and copies when ready."""
         steps, given_ops = self.plan.schedule.steps, self.shared.given_ops
         wanted = {number: self._moves(number) for number in self.computes}
         moves = {move for each in wanted.values() for move in each}
-        first = sorted(move for move in moves if self._is_first(move))
+        sides = (side for number in self.computes for side in self._sides_read(number))
+        read_on_host = {origin for origin, is_there in sides if not is_there}
+        # An input that the device alone reads is copied before the first op.
+        first = sorted(move for move in moves if self.shared.is_given(move[0]) and move[0] not in read_on_host)
         moves -= set(first)
         keys: list[int | Move] = [*self.computes, *sorted(moves, key=self._rank)]
         numbers = {key: number for number, key in enumerate(keys)}
@@ -111,21 +114,19 @@ class _Layout:
         """Steps for computes and copies; also a copy before an op that reads from another memory where it is."""
         done = set(first)
         for key in order:
-            for move in self._memory_moves(key) if isinstance(key, int) else ():
+            if isinstance(key, int):
+                device = self.computes[key].device
+                runs_there, memory = device == self.shared.sides[1], self.shared.problem.devices[device].memory
+                elsewhere = (read for read in self.reads(key) if self.plan.instances[read].memory != memory)
+                moves = [(read, runs_there) for read in elsewhere]
+            else:
+                moves = [key]
+            for move in moves:
                 if move not in done:
                     done.add(move)
                     yield self._copy(move)
             if isinstance(key, int):
                 yield self.plan.schedule.steps[key]
-            elif key not in done:
-                done.add(key)
-                yield self._copy(key)
-
-    def _memory_moves(self, number: int) -> list[Move]:
-        """What a compute reads that was made in another memory, as the judge sees it."""
-        device = self.computes[number].device
-        runs_there, memory = device == self.shared.sides[1], self.shared.problem.devices[device].memory
-        return [(o, runs_there) for o in self.reads(number) if self.plan.instances[o].memory != memory]
 
     @property
     def shared(self) -> Shared:
@@ -155,31 +156,22 @@ class _Layout:
     def _names(self) -> Sequence[str]:
         return self.session.names(self.plan)
 
-    def _is_there(self, instance: int) -> bool:
-        """Whether the device has an instance where it is made."""
-        tensor = self.plan.instances[instance].tensor
-        return self.shared.is_there(instance) and tensor not in self.session.host_values.outputs
-
-    @cached_property
-    def _on_host(self) -> frozenset[int]:
-        """What is read on the host."""
-        return frozenset(
-            origin for number in self.computes for origin, is_there in self._sides_read(number) if not is_there
-        )
-
     def _sides_read(self, number: int) -> list[tuple[int, bool]]:
-        """What a compute reads, each with whether it is read on the device."""
+        """For each instance that a compute reads, whether it reads it on the device."""
         op, runs_there = self.computes[number].op, self.computes[number].device == self.shared.sides[1]
         from_host, instances = self.session.host_values.inputs, self.plan.instances
         return [(read, runs_there and (op, instances[read].tensor) not in from_host) for read in self.reads(number)]
 
     def _moves(self, number: int) -> list[Move]:
-        """The copies that a compute waits for."""
-        return [(o, is_there) for o, is_there in self._sides_read(number) if self._is_there(o) != is_there]
-
-    def _is_first(self, move: Move) -> bool:
-        """Whether a copy is made before the first op: of an input that the device alone reads."""
-        return self.shared.is_given(move[0]) and move[0] not in self._on_host
+        """The copies that a compute waits for: of what is not made on the side where it is read."""
+        found: list[Move] = []
+        made_on_host = self.session.host_values.outputs
+        for origin, is_read_there in self._sides_read(number):
+            is_on_device = self.shared.is_there(origin)
+            is_made_there = is_on_device and self.plan.instances[origin].tensor not in made_on_host
+            if is_made_there != is_read_there:
+                found.append((origin, is_read_there))
+        return found
 
     def _rank(self, move: Move) -> tuple[object, ...]:
         """How the runtime numbers copies: inputs, then what goes to the device, then what comes from it, by name."""

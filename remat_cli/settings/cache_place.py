@@ -30,7 +30,7 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
 
 
 def usable_cache_dir(environment: Mapping[str, str]) -> Path:
-    """The default one, or, where nobody chose it and it cannot be written, one that goes with this process."""
+    """The default directory, or where nobody chose it and it cannot be written, one that goes with this process."""
     try:
         usual = default_cache_dir(environment)
     except RuntimeError:

@@ -24,18 +24,18 @@ def parse_devices(value: object) -> tuple[DeviceSpec, ...]:
         ConfigError: not a list, a name that no provider stands behind, or a file that cannot be used.
     """
     names = (value,) if isinstance(value, str | DeviceSpec) else as_sequence(value, "devices", "--device cpu")
-    return tuple(map(_device, names)) or (named_spec("cpu"),)
-
-
-def _device(given: object) -> DeviceSpec:
-    if isinstance(given, DeviceSpec):
-        return given
-    text = str(given).strip()
-    return read_device(Path(text).expanduser()) if is_device_file(text) else named_spec(text)
+    found: list[DeviceSpec] = []
+    for given in names:
+        if isinstance(given, DeviceSpec):
+            found.append(given)
+        else:
+            text = str(given).strip()
+            found.append(read_device(Path(text).expanduser()) if is_device_file(text) else named_spec(text))
+    return tuple(found) or (named_spec("cpu"),)
 
 
 def only_device(specs: Sequence[DeviceSpec]) -> DeviceSpec:
-    """The one device of a command that takes no several.
+    """The device of a command that takes only one.
 
     Raises:
         ConfigError: several devices were named.
@@ -54,10 +54,20 @@ def with_threads(specs: Sequence[DeviceSpec], threads: int) -> tuple[tuple[Devic
     Raises:
         ConfigError: threads are given twice and differently.
     """
-    found = tuple(_with_threads(spec, threads) for spec in specs)
+    found = []
+    for spec in specs:
+        if not threads or not PROVIDERS[spec.provider].thread_option or spec.threads == threads:
+            found.append(spec)
+        elif spec.threads:
+            raise ConfigError(
+                f"device {spec.name} computes with {spec.threads} threads, but --intra-op-threads says {threads}: "
+                "give the number once"
+            )
+        else:
+            found.append(msgspec.structs.replace(spec, threads=threads))
     first = found[0]
     if len(found) > 1 or not first.threads or first.name != f"cpu:{first.threads}threads":
-        return found, threads
+        return tuple(found), threads
     return (msgspec.structs.replace(named_spec("cpu"), threads=first.threads),), first.threads
 
 
@@ -124,6 +134,20 @@ def by_memory(budget: AskedBudget, specs: Sequence[DeviceSpec]) -> AskedBudget:
     return msgspec.structs.replace(budget, devices=tuple((memory, found[memory]) for memory in memories))
 
 
+def _memory_named(name: str, specs: Sequence[DeviceSpec]) -> str:
+    """The memory that a name in a budget speaks of: its own, or that of a device."""
+    by_name = {spec.name: spec.memory for spec in specs} | {spec.memory: spec.memory for spec in specs}
+    if name in by_name:
+        return by_name[name]
+    try:
+        full = named_spec(name).name
+    except ConfigError:
+        full = name
+    if full not in by_name:
+        raise ConfigError(f"budget names '{name}', which is no device here: there are {', '.join(by_name)}")
+    return by_name[full]
+
+
 def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, AskedBudget]:
     """Budgets by memory from the devices' own descriptions."""
     own: dict[str, AskedBudget] = {}
@@ -134,7 +158,7 @@ def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, AskedBudget]:
 
 
 def _put(found: dict[str, AskedBudget], memory: str, budget: AskedBudget, specs: Sequence[DeviceSpec]) -> None:
-    """Give a memory its budget, once."""
+    """Give a memory its budget; two different ones are refused."""
     before = found.setdefault(memory, budget)
     if (before.kind, before.bytes, before.fraction) != (budget.kind, budget.bytes, budget.fraction):
         sharing = " and ".join(spec.name for spec in specs if spec.memory == memory)
@@ -150,31 +174,6 @@ def _for_all(budget: AskedBudget, memories: tuple[str, ...]) -> AskedBudget:
         raise ConfigError(f"budget 'min' cannot be found for several memories ({names}): give each bytes or a share")
     each = ",".join(f"{memory}={budget.text}" for memory in memories)
     raise ConfigError(f"budget '{budget.text}' is one size for several memories ({names}): write --budget {each}")
-
-
-def _memory_named(name: str, specs: Sequence[DeviceSpec]) -> str:
-    """The memory that a name in a budget speaks of: its own, or that of a device."""
-    by_name = {spec.name: spec.memory for spec in specs} | {spec.memory: spec.memory for spec in specs}
-    if name in by_name:
-        return by_name[name]
-    try:
-        full = named_spec(name).name
-    except ConfigError:
-        full = name
-    if full not in by_name:
-        raise ConfigError(f"budget names '{name}', which is no device here: there are {', '.join(by_name)}")
-    return by_name[full]
-
-
-def _with_threads(spec: DeviceSpec, threads: int) -> DeviceSpec:
-    if not threads or not PROVIDERS[spec.provider].thread_option or spec.threads == threads:
-        return spec
-    if spec.threads:
-        raise ConfigError(
-            f"device {spec.name} computes with {spec.threads} threads, but --intra-op-threads says {threads}: "
-            "give the number once"
-        )
-    return msgspec.structs.replace(spec, threads=threads)
 
 
 def _check_keys(values: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
@@ -195,7 +194,7 @@ def _links(value: object, file: Path) -> list[dict[str, Any]]:
 
 
 def _check_values(spec: DeviceSpec, file: Path) -> None:
-    """Check what the types do not say."""
+    """Check figures and options of a description beyond their types."""
     rates = {key: getattr(spec, key) for key in RATES}
     rates |= {f"links to {link.to}: bytes_per_second": link.bytes_per_second for link in spec.links}
     rates |= {f"links to {link.to}: back_bytes_per_second": link.back_bytes_per_second for link in spec.links}

@@ -39,21 +39,20 @@ def parse_dims(value: object) -> dict[str, int | SizeRange]:
         ConfigError: not NAME=SIZE, NAME=LOW..HIGH or NAME=LOW..HIGH:STEP with positive sizes that rise.
     """
     pairs = parse_pairs(value, "=", "dimension", "--dim batch=8")
-    return {name: _parse_dim(name, size) for name, size in pairs.items()}
-
-
-def _parse_dim(name: str, size: object) -> int | SizeRange:
-    match = re.fullmatch(r"\s*([0-9]+)\s*(?:\.\.\s*([0-9]+)\s*(?::\s*([0-9]+)\s*)?)?", str(size))
-    low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-    if low < 1 or step < 1:
-        how = "such as --dim batch=8, or a range such as --dim seq=1..8192 or, in steps, --dim height=32..256:16"
-        raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, {how}")
-    if high < low:
-        raise ConfigError(f"dimension {name}={size}: the range ends before it begins: write {name}={high}..{low}")
-    if over := (high - low) % step:
-        told = SizeRange(name, low, high - over, step)
-        raise ConfigError(f"dimension {name}={size}: steps of {step} from {low} do not end at {high}: write {told}")
-    return low if low == high else SizeRange(name, low, high, step)
+    found: dict[str, int | SizeRange] = {}
+    for name, size in pairs.items():
+        match = re.fullmatch(r"\s*([0-9]+)\s*(?:\.\.\s*([0-9]+)\s*(?::\s*([0-9]+)\s*)?)?", str(size))
+        low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+        if low < 1 or step < 1:
+            how = "such as --dim batch=8, or a range such as --dim seq=1..8192 or, in steps, --dim height=32..256:16"
+            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, {how}")
+        if high < low:
+            raise ConfigError(f"dimension {name}={size}: the range ends before it begins: write {name}={high}..{low}")
+        if over := (high - low) % step:
+            told = SizeRange(name, low, high - over, step)
+            raise ConfigError(f"dimension {name}={size}: steps of {step} from {low} do not end at {high}: write {told}")
+        found[name] = low if low == high else SizeRange(name, low, high, step)
+    return found
 
 
 def parse_limits(value: object) -> tuple[SizeLimit, ...]:
@@ -65,15 +64,14 @@ def parse_limits(value: object) -> tuple[SizeLimit, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence):
         raise ConfigError(f"limit '{value}' must be a text such as batch*seq<=16384")
-    return tuple(map(_parse_limit, texts))
-
-
-def _parse_limit(text: object) -> SizeLimit:
-    product, sign, most = str(text).partition("<=")
-    names = tuple(name.strip() for name in product.split("*"))
-    if not sign or not all(names) or not re.fullmatch(r"\s*[0-9]+\s*", most) or int(most) < 1:
-        raise ConfigError(f"limit '{text}' is not a limit on a product of dimensions: write 'batch*seq<=16384'")
-    return SizeLimit(names, int(most))
+    found = []
+    for text in texts:
+        product, sign, most = str(text).partition("<=")
+        names = tuple(name.strip() for name in product.split("*"))
+        if not sign or not all(names) or not re.fullmatch(r"\s*[0-9]+\s*", most) or int(most) < 1:
+            raise ConfigError(f"limit '{text}' is not a limit on a product of dimensions: write 'batch*seq<=16384'")
+        found.append(SizeLimit(names, int(most)))
+    return tuple(found)
 
 
 def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
@@ -109,35 +107,58 @@ def _parse_small_share(value: object, what: str, most: int) -> Fraction:
     return share
 
 
-def _parse_budget(value: object) -> AskedBudget:
+def parse_any_budget(value: object) -> AskedBudget:
+    """A budget from a text, or from the mapping of a YAML file, which gives each device its own.
+
+    Raises:
+        ConfigError: no budget.
+    """
     if isinstance(value, dict):
         value = ",".join(f"{device}={amount}" for device, amount in value.items())
     return parse_budget(str(value))
 
 
-def _parse_split(value: object) -> str:
-    """A mode; YAML reads a bare `off` as false."""
+def parse_split(value: object) -> str:
+    """When ops are split; YAML reads a bare `off` as false.
+
+    Raises:
+        ConfigError: no such mode.
+    """
     word = "off" if value is False else "on" if value is True else str(value)
     if word not in get_args(SplitMode):
         raise ConfigError(f"split '{word}' is not a mode: write auto, off or max")
     return word
 
 
-def _parse_verify(value: object) -> str:
-    """A mode; YAML and Python say true and false."""
+def parse_verify(value: object) -> str:
+    """How a plan is verified; YAML and Python say true and false.
+
+    Raises:
+        ConfigError: no such mode.
+    """
     word = {"True": "on", "False": "off", "true": "on", "false": "off"}.get(str(value), str(value))
     if word not in get_args(VerifyMode):
         raise ConfigError(f"verify '{word}' is not a mode: write true, false, fast or thorough")
     return word
 
 
-def _parse_solvers(value: object) -> object:
+def parse_solvers(value: object) -> object:
+    """Options by solver, from the mapping of a YAML file.
+
+    Raises:
+        ConfigError: no mapping.
+    """
     if not isinstance(value, dict):
         raise ConfigError("solvers must map solver names to their options, such as `moccasin: {max_copies: 2}`")
     return {str(name).replace("_", "-"): options or {} for name, options in value.items()}
 
 
-def _parse_max_tensor(value: object) -> int:
+def parse_max_tensor(value: object) -> int:
+    """Bytes of the largest tensor that an op may make.
+
+    Raises:
+        ConfigError: no number of bytes, or too few to cut tensors to.
+    """
     most = parse_bytes(str(value))
     if most < LEAST_TENSOR_BYTES:
         raise ConfigError(f"--max-tensor {value}: tensors of less than 1KiB are not cut: write one such as 128MiB")
@@ -148,7 +169,12 @@ def _parse_path(value: object) -> Path:
     return Path(str(value)).expanduser()
 
 
-def _parse_memory_limit(value: object) -> int:
+def parse_memory_limit(value: object) -> int:
+    """Bytes of private memory that a process which runs the model may take.
+
+    Raises:
+        ConfigError: no number of bytes, or less than a process takes without a model.
+    """
     limit = parse_bytes(str(value))
     if limit < LEAST_PROCESS_BYTES:
         raise ConfigError(f"memory limit '{value}' is less than a process needs without a model: write at least 512MiB")
@@ -156,20 +182,20 @@ def _parse_memory_limit(value: object) -> int:
 
 
 PARSERS: Mapping[str, Callable[[object], object]] = {
-    "budget": _parse_budget,
+    "budget": parse_any_budget,
     "max_overhead": lambda value: None if value is None else _parse_small_share(value, "max overhead", 100),
     "gap": lambda value: _parse_small_share(value, "gap", 1),
     "race": lambda value: _parse_small_share(value, "race", 1),
-    "split": _parse_split,
+    "split": parse_split,
     "split_axis": lambda value: parse_split_axis(str(value)),
-    "max_tensor": _parse_max_tensor,
-    "verify": _parse_verify,
+    "max_tensor": parse_max_tensor,
+    "verify": parse_verify,
     "time_limit": parse_seconds,
     "run_limit": parse_seconds,
-    "memory_limit": _parse_memory_limit,
+    "memory_limit": parse_memory_limit,
     "devices": parse_devices,
     "spill": parse_spill,
-    "solvers": _parse_solvers,
+    "solvers": parse_solvers,
     "options": parse_options,
     "dims": parse_dims,
     "limits": parse_limits,

@@ -246,7 +246,11 @@ def load_settings(
         values["cache_dir"] = cache_place.usable_cache_dir(os.environ)
     settings = converted(values, Settings)
     _check_values(settings)
-    return _settled(settings)
+    # One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
+    devices, threads = with_threads(settings.devices, settings.intra_op_threads)
+    budget = settings.budget or described_budget(devices)
+    spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
+    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
 
 
 def allows_color() -> bool:
@@ -257,20 +261,6 @@ def allows_color() -> bool:
 def keep_kernels() -> None:
     """Let numba keep compiled kernels where it can; to be called before it is imported."""
     cache_place.keep_kernels(os.environ)
-
-
-def _settled(settings: Settings) -> Settings:
-    """Settle what depends on devices: threads, and budgets and spill of their descriptions.
-
-    One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
-
-    Raises:
-        ConfigError: threads are given twice and differently, or a budget of a device cannot be read.
-    """
-    devices, threads = with_threads(settings.devices, settings.intra_op_threads)
-    budget = settings.budget or described_budget(devices)
-    spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
-    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
 
 
 def _check_spill(spill: SpillSpec, devices: Sequence[DeviceSpec]) -> None:
@@ -326,15 +316,12 @@ def output_paths(model: Path, settings: Settings) -> Outputs:
     check_target(output, sources=(model,), overwrite=settings.force)
     check_target(plan, sources=(model, output), overwrite=settings.force)
     gated = output.with_name(f"{name}.gated.onnx")
-    if len(settings.devices) == 1 and _is_gated(settings.devices[0]):
+    spec, provider = settings.devices[0], PROVIDERS[settings.devices[0].provider]
+    is_one_accelerator = len(settings.devices) == 1 and spec.provider != CPU
+    # Sessions of remat's are needed by some providers, and by devices that a file describes.
+    if is_one_accelerator and provider.gates is not None and (provider.needs_sessions or not is_plain(spec)):
         check_target(gated, sources=(model, output, plan), overwrite=settings.force)
     return Outputs(output, plan, output.with_name(f"{name}.failed.onnx"), gated)
-
-
-def _is_gated(spec: DeviceSpec) -> bool:
-    """Whether a plan for a device alone may also be written with gates."""
-    provider = PROVIDERS[spec.provider]
-    return provider.gates is not None and spec.provider != CPU and (provider.needs_sessions or not is_plain(spec))
 
 
 def _parse(values: Mapping[str, Any], where: str) -> dict[str, Any]:

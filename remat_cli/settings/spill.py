@@ -30,11 +30,17 @@ def parse_spill(value: object) -> SpillSpec:
 
 
 def _named(text: str) -> SpillSpec:
+    """The memory that a flag names, with a bandwidth or without."""
     kind, _, rest = text.partition(":")
     if text == HOST:
         return SpillSpec(memory=HOST)
     if kind == HOST:
-        speed = _parse_speed(text, rest)
+        size, slash, second = rest.partition("/")
+        if not slash or second.strip() != "s":
+            raise ConfigError(f"spill '{text}': '{rest}' is no bandwidth: write one such as host:12GB/s")
+        speed = float(parse_bytes(size))
+        if speed <= 0:
+            raise ConfigError(f"spill '{text}': the bandwidth must be above 0")
         return SpillSpec(memory=HOST, write_bytes_per_second=speed, read_bytes_per_second=speed)
     if kind != DISK or not rest:
         raise ConfigError(
@@ -43,18 +49,8 @@ def _named(text: str) -> SpillSpec:
     return SpillSpec(rest)
 
 
-def _parse_speed(text: str, speed: str) -> float:
-    """Bytes per second from `12GB/s`."""
-    size, slash, second = speed.partition("/")
-    if not slash or second.strip() != "s":
-        raise ConfigError(f"spill '{text}': '{speed}' is no bandwidth: write one such as host:12GB/s")
-    found = float(parse_bytes(size))
-    if found <= 0:
-        raise ConfigError(f"spill '{text}': the bandwidth must be above 0")
-    return found
-
-
 def _described(values: dict[Any, Any]) -> SpillSpec:
+    """The memory that the mapping of a YAML file describes."""
     try:
         spec = msgspec.convert(values, SpillSpec, strict=False)
     except msgspec.ValidationError as error:

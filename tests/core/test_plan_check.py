@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.files.plan_check import _check_graph, check_graph_of
+from remat_cli.core.files.plan_check import check_graph, check_graph_of
 from remat_cli.core.files.plan_file import FamilyPromise, PlanFile, write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.paging.paged_plan import paged_plan
@@ -218,7 +218,7 @@ def test_a_result_may_be_a_view_of_what_its_op_reads_and_of_nothing_else(tmp_pat
     views = tuple(
         msgspec.structs.replace(tensor, view_of=1 if tensor.name == "g" else tensor.view_of) for tensor in graph.tensors
     )
-    _check_graph(msgspec.structs.replace(graph, tensors=views))
+    check_graph(msgspec.structs.replace(graph, tensors=views))
     reason = "tensor 'g' is a view of what its op does not read"
     assert reason in refusal(tmp_path, changed("graph.tensors.2.view_of", 0))
 

@@ -6,7 +6,7 @@ about ids, lengths and signs; whether it fits the model is for `verify`, which h
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,11 +14,11 @@ import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.schedule.graph import Graph, Tensor, TensorType, size_bytes
+from remat_cli.core.schedule.graph import Graph, TensorType, size_bytes
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.profile import Kind, Profile
+from remat_cli.core.values.profile import Kind
 from remat_cli.core.values.sizes import Dim
 
 NEVER_NEGATIVE = ("_bytes", "_ns", "_seconds")
@@ -37,13 +37,21 @@ def check_plan(plan: PlanFile) -> None:
     """
     for part in ("request", "graph", "profile", "solved", "promise", "splitting", "placement", "paging"):
         _check_signs(part, msgspec.to_builtins(getattr(plan, part)))
-    _check_graph(plan.graph)
+    check_graph(plan.graph)
     KIND_CHECKS[plan.kind](plan)
 
 
-def _check_one_model(plan: PlanFile) -> None:
-    """What one model promises is what the judge says of it."""
-    _check_costs(plan.graph, plan.profile)
+def check_one_model(plan: PlanFile) -> None:
+    """Check that what a plan of one model promises is what the judge says of it.
+
+    Raises:
+        ModelError: it is not.
+    """
+    # Each op has one cost, and nothing else has.
+    _refuse_twins("cost", (cost.name for cost in plan.profile.ops))
+    strange = {cost.name for cost in plan.profile.ops} ^ {op.name for op in plan.graph.ops}
+    if strange:
+        raise ModelError(f"op '{min(strange)}' has a cost but is not in the graph, or has none")
     problem, judged = plan.problem(), plan.plan()
     _check_time(plan, judged)
     if plan.promise.family is not None:
@@ -71,8 +79,12 @@ def _check_family(plan: PlanFile, dims: Mapping[str, tuple[Dim, ...]]) -> None:
             raise ModelError(f"the dimensions of tensor '{name}' for all sizes are not those in its graph")
 
 
-def _check_paging(plan: PlanFile) -> None:
-    """A plan that pages is one of a single device, and takes what its rules say."""
+def check_paged(plan: PlanFile) -> None:
+    """Check that a plan which pages is one of a single device, and takes what its rules say.
+
+    Raises:
+        ModelError: it is not, or does not.
+    """
     if len(plan.placement.devices if plan.placement else ()) != 1:
         raise ModelError("it pages, and has not exactly one device")
     if (known := plan.paged(plan.plan()).paging.time_ns) != plan.solved.time_ns:
@@ -91,8 +103,12 @@ def _check_signs(name: str, found: Any) -> None:
         raise ModelError(f"{name} is {found}, which cannot be negative")
 
 
-def _check_graph(graph: Graph) -> None:
-    """Names are told apart, and what refers to tensors and weights inside an op is read or made by it."""
+def check_graph(graph: Graph) -> None:
+    """Check that names are told apart, and that what an op says of tensors and weights is of those it reads or makes.
+
+    Raises:
+        ModelError: two names are the same, something does not exist, or a size is not that of its type.
+    """
     _refuse_twins("op", (op.name for op in graph.ops))
     _refuse_twins("tensor", (tensor.name for tensor in graph.tensors))
     for op in graph.ops:
@@ -107,31 +123,19 @@ def _check_graph(graph: Graph) -> None:
         if tensor.view_of is not None and tensor.view_of not in reads:
             raise ModelError(f"tensor '{tensor.name}' is a view of what its op does not read")
         size = size_bytes(TensorType(tensor.dtype, tensor.shape))
-        if tensor.size_bytes != size and not (tensor.size_bytes == 0 and _may_share_weight(graph, tensor)):
+        is_made = tensor.producer is not None and not tensor.kept and tensor.view_of is None
+        may_share_weight = is_made and bool(graph.ops[tensor.producer or 0].weights)  # whose bytes are counted there
+        if tensor.size_bytes != size and not (tensor.size_bytes == 0 and may_share_weight):
             raise ModelError(
                 f"tensor '{tensor.name}' is {tensor.size_bytes} bytes, and {tensor.dtype}{list(tensor.shape)} "
                 f"takes {size}"
             )
 
 
-def _may_share_weight(graph: Graph, tensor: Tensor) -> bool:
-    """Whether a tensor may be in the storage of a weight, where its bytes are counted."""
-    is_made = tensor.producer is not None and not tensor.kept and tensor.view_of is None
-    return is_made and bool(graph.ops[tensor.producer or 0].weights)
-
-
 def _refuse_twins(what: str, names: Iterable[str]) -> None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 1))
     if count > 1:
         raise ModelError(f"{count} of its {what}s are named '{name}'")
-
-
-def _check_costs(graph: Graph, profile: Profile) -> None:
-    """One cost for each op, and none else."""
-    _refuse_twins("cost", (cost.name for cost in profile.ops))
-    strange = {cost.name for cost in profile.ops} ^ {op.name for op in graph.ops}
-    if strange:
-        raise ModelError(f"op '{min(strange)}' has a cost but is not in the graph, or has none")
 
 
 def _check_order(plan: PlanFile, judged: Plan) -> None:
@@ -153,7 +157,17 @@ def _check_order(plan: PlanFile, judged: Plan) -> None:
 def _check_promise(plan: PlanFile, problem: Problem) -> None:
     """Figures of memory and time are the judge's, as far as they follow from the schedule alone."""
     promise = plan.promise
-    for what, told, known in _told_and_known(plan, problem):
+    figures: list[tuple[str, Any, Any]] = [
+        ("the number of promise.memory_bytes", len(promise.memory_bytes), len(promise.order))
+    ]
+    if plan.splitting is not None:
+        ops = len(plan.splitting.whole_profile.ops)
+        figures.append(("the number of promise.baseline_memory_bytes", len(promise.baseline_memory_bytes), ops))
+    else:
+        before = baseline(problem)
+        figures.append(("promise.baseline_memory_bytes", promise.baseline_memory_bytes, before.memory_bytes[0]))
+        figures.append(("solved.baseline_time_ns", plan.solved.baseline_time_ns, before.time_ns))
+    for what, told, known in figures:
         if told != known:
             raise ModelError(f"{what} is {_brief(told)}, and the judge says {_brief(known)}")
     if promise.peak_bytes > plan.request.budget_bytes:
@@ -173,19 +187,6 @@ def _check_promise(plan: PlanFile, problem: Problem) -> None:
             f"the baseline's peak is {promise.baseline_peak_bytes} bytes, and {max(promise.baseline_memory_bytes)} "
             "during an op"
         )
-
-
-def _told_and_known(plan: PlanFile, problem: Problem) -> Iterator[tuple[str, Any, Any]]:
-    """What is told, what the file says of it, and what it must be."""
-    promise = plan.promise
-    yield "the number of promise.memory_bytes", len(promise.memory_bytes), len(promise.order)
-    if plan.splitting is not None:
-        names = [cost.name for cost in plan.splitting.whole_profile.ops]
-        yield "the number of promise.baseline_memory_bytes", len(promise.baseline_memory_bytes), len(names)
-        return
-    before = baseline(problem)
-    yield "promise.baseline_memory_bytes", promise.baseline_memory_bytes, before.memory_bytes[0]
-    yield "solved.baseline_time_ns", plan.solved.baseline_time_ns, before.time_ns
 
 
 def _brief(figure: Any) -> str:
@@ -208,9 +209,9 @@ def check_graph_of(plan: PlanFile, graph: Graph) -> None:
 
 KIND_CHECKS: Final[Mapping[Kind, Callable[[PlanFile], None]]] = MappingProxyType(
     {
-        "one_model": _check_one_model,
+        "one_model": check_one_model,
         "sessions": lambda plan: _check_time(plan, plan.plan()),
-        "paged": _check_paging,
+        "paged": check_paged,
     }
 )
 """What is checked of a plan of each kind."""

@@ -23,8 +23,17 @@ def read_plan(path: Path) -> PlanFile:
     Raises:
         ModelError: the file is missing, truncated, no plan, of a newer version, damaged, or contradicts itself.
     """
-    data = _read(path)
-    header = _read_header(path, data)
+    try:
+        data = path.read_bytes()
+        header = msgspec.json.decode(data, type=_Header)
+    except FileNotFoundError:
+        raise ModelError(f"plan {path} does not exist") from None
+    except OSError as error:
+        raise ModelError(f"plan {path} cannot be read: {error.strerror}") from None
+    except msgspec.ValidationError:
+        raise ModelError(f"{path} is not a remat plan: it has no readable format and version") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ModelError(f"plan {path} is truncated or not JSON: {error}") from None
     if header.format != FORMAT:
         raise ModelError(f"{path} is not a remat plan: its format is '{header.format}', not '{FORMAT}'")
     if header.version > VERSION:
@@ -39,21 +48,3 @@ def read_plan(path: Path) -> PlanFile:
         reason = str(error).removesuffix("; compile again").removesuffix(": compile again")
         raise ModelError(f"plan {path} is damaged: {reason}; compile again") from None
     return plan
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(f"plan {path} does not exist") from None
-    except OSError as error:
-        raise ModelError(f"plan {path} cannot be read: {error.strerror}") from None
-
-
-def _read_header(path: Path, data: bytes) -> _Header:
-    try:
-        return msgspec.json.decode(data, type=_Header)
-    except msgspec.ValidationError:
-        raise ModelError(f"{path} is not a remat plan: it has no readable format and version") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ModelError(f"plan {path} is truncated or not JSON: {error}") from None

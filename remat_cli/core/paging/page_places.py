@@ -105,12 +105,12 @@ class _Search:
 
     @classmethod
     def of(cls, lives: Sequence[PageLife], rooms: Sequence[PageRoom]) -> _Search:
-        """Lives in any order."""
+        """Sort lives by the tick at which they begin."""
         return cls(tuple(sorted(lives, key=lambda life: (life.begin, life.tensor))), tuple(rooms))
 
     @cached_property
     def unit(self) -> int:
-        """Bytes, whole pages."""
+        """Bytes of one unit: whole pages."""
         change: dict[int, int] = {}
         for life in self.lives:
             change[life.begin] = change.get(life.begin, 0) + life.size_bytes
@@ -123,12 +123,12 @@ class _Search:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Of each life."""
+        """How many units each life takes."""
         return [-(-max(1, life.size_bytes) // self.unit) for life in self.lives]
 
     @cached_property
     def beside(self) -> list[list[int]]:
-        """For each life those that it meets, all in the range."""
+        """For each life those that are in the range at the same time."""
         found: list[list[int]] = [[] for _ in self.lives]
         there: list[int] = []
         for number, life in enumerate(self.lives):
@@ -149,7 +149,7 @@ class _Search:
         return sorted([*ends, *rooms, *((life.begin, 2, number) for number, life in enumerate(self.lives))])
 
     def packed(self, order: Sequence[int]) -> list[int]:
-        """A place for each life."""
+        """Give each life, in this order, the lowest place that is free all through it."""
         places = [-1] * len(self.lives)
         for number in order:
             if self.lives[number].is_apart:
@@ -177,27 +177,23 @@ class _Pages:
     """The pages of a range while a plan runs."""
 
     def __init__(self, search: _Search, places: Sequence[int]) -> None:
-        """No page is there yet."""
+        """Begin a first run, for which no page is there yet."""
         self._search = search
         self._spans = [
             slice(0, 0) if life.is_apart else slice(place, place + size)
             for life, place, size in zip(search.lives, places, search.sizes, strict=True)
         ]
         width = max([1, *(span.stop for span in self._spans)])
-        self._next = self._turns(width)
-        self._there: Booleans = np.zeros(width, bool)
-        self._used: Booleans = np.zeros(width, bool)
-
-    def _turns(self, width: int) -> NDArray[np.int32]:
-        """For each life, and the end, whose turn it is next to take each unit, counted on into the next run."""
+        # For each life, and the end, whose turn it is next to take each unit, counted on into the next run.
         count = len(self._spans)
-        rows = np.empty((count + 1, width), np.int32)
+        self._next = np.empty((count + 1, width), np.int32)
         row = np.full(width, 2 * count, np.int32)
         for turn in range(2 * count - 1, -1, -1):
             row[self._spans[turn % count]] = turn
             if turn <= count:
-                rows[turn] = row
-        return rows
+                self._next[turn] = row
+        self._there: Booleans = np.zeros(width, bool)
+        self._used: Booleans = np.zeros(width, bool)
 
     def run(self) -> list[int]:
         """One run: units of each life that come anew."""

@@ -44,7 +44,7 @@ class PagedPlan:
 
     @property
     def session_bytes(self) -> tuple[int, ...]:
-        """The same by session, opening included."""
+        """The most that is held while each session is opened and run; without the fixed part."""
         steps, most = self.sessions.steps[self.sessions.first_action :], [0] * len(self.paging.firsts)
         for step, held in zip(steps, self.held_bytes, strict=False):
             most[step.session] = max(most[step.session], held)
@@ -118,7 +118,7 @@ def _lives(sessions: PagedSessions, schedule: PagedSchedule) -> list[PageLife]:
 
 
 def _rooms(sessions: PagedSessions, schedule: PagedSchedule, peak_bytes: int) -> list[PageRoom]:
-    """What values may take while each step runs that is run."""
+    """How many bytes all values may take, from the start of each step that is run."""
     first = sessions.first_action
     steps = zip(schedule.starts[first:], sessions.inner_bytes[first:], strict=True)
     return [PageRoom(start, peak_bytes - inner) for start, inner in steps]
@@ -203,7 +203,7 @@ def read_paging(problem: Problem, plan: Plan, paging: Paging, sizes: tuple[int, 
 
 
 def _check_weights(problem: Problem, plan: Plan, paging: Paging, weights: WeightPaging) -> None:
-    """Weights and sessions are there, each session reads some of them, and none is smaller than it is."""
+    """Check that weights and sessions exist, that each session reads some, and that no weight is told too small."""
     away, known = weights.sessions, weights.weights
     numbers = [each.weight for each in known]
     is_right = all(0 <= s < len(paging.firsts) for s in away) and all(a < b for a, b in pairwise(away))
@@ -219,7 +219,7 @@ def _check_weights(problem: Problem, plan: Plan, paging: Paging, weights: Weight
 
 
 def _check_rules(problem: PagedProblem, rules: PagingRules) -> None:
-    """Every number is one of something that is there."""
+    """Check that numbers in the rules are those of tensors, steps and transfers that exist."""
     lanes, tensors, steps = rules.lanes, len(problem.tensors), len(problem.durations)
     is_right = len(lanes) == (len(DIRECTIONS) if problem.link.is_duplex else 1) and len(rules.waits) == steps
     for wait in rules.waits:

@@ -78,7 +78,7 @@ class PagedSessions(msgspec.Struct, frozen=True):
         return tuple(inner)
 
     def with_longer_steps(self, more_ns: dict[int, int]) -> PagedSessions:
-        """The same where some steps take so much longer."""
+        """The same sessions, of which some steps take so much longer."""
         durations = tuple(ns + more_ns.get(step, 0) for step, ns in enumerate(self.problem.durations_ns))
         return msgspec.structs.replace(self, problem=msgspec.structs.replace(self.problem, durations_ns=durations))
 
@@ -175,6 +175,7 @@ def paged_sessions(
 
 
 def _steps(sessions: int, loads: Sequence[Load]) -> tuple[PagedStep, ...]:
+    """All steps: where weights page those are opened in steps of their own, and a beginning comes before all."""
     away = {load.session for load in loads}
     steps = [PagedStep("begin")] if loads else []
     for session in range(sessions):
@@ -199,7 +200,7 @@ def _uses(problem: Problem, plan: Plan, cut: Cut, at: dict[int, int], end: int) 
 
 
 def _images(loads: Iterable[Load], at: dict[int, int]) -> tuple[tuple[Image, ...], list[PagedTensor]]:
-    """What is read of weights, as tensors that are hosted; and after them what sessions pack."""
+    """The images of weights, and their tensors: what is read, which is hosted, and after it what sessions pack."""
     images, read, packed = [], [], []
     for load in loads:
         run = at[load.session]
@@ -222,7 +223,9 @@ def fresh_pages(problem: Problem, plan: Plan, cut: Cut) -> list[int]:
     found = []
     for session in cut.actions:
         assert isinstance(session, Segment)
-        blocks = [*_own_blocks(problem, plan, session).values(), *_workspaces(problem, plan, session)]
+        steps = (plan.schedule.steps[number] for number in session.steps)
+        workspaces = [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]
+        blocks = [*_own_blocks(problem, plan, session).values(), *workspaces]
         found.append(sum(whole_pages(size) for size in blocks if size >= MAPPED_FROM_BYTES) // PAGE_BYTES)
     return found
 
@@ -240,8 +243,3 @@ def _own_blocks(problem: Problem, plan: Plan, session: Segment) -> dict[tuple[bo
             key = (is_new, instance.storage if is_new else made)
             blocks[key] = max(blocks.get(key, 0), tensor.size_bytes)
     return blocks
-
-
-def _workspaces(problem: Problem, plan: Plan, session: Segment) -> list[int]:
-    steps = (plan.schedule.steps[number] for number in session.steps)
-    return [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]

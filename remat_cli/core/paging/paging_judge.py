@@ -27,12 +27,23 @@ def follow_paging(problem: PagedProblem, schedule: PagedSchedule) -> PagedRun:
             not be paged, or a link carries two transfers at once.
     """
     ends = _step_ends(problem, schedule)
-    _check_link(problem, schedule.transfers)
+    # A lane of the link carries one transfer at a time.
+    lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for transfer in schedule.transfers:
+        span = transfer.start, transfer.start + problem.transfer_ticks(transfer.tensor, transfer.direction)
+        lanes[transfer.direction if problem.link.is_duplex else "both"].append(span)
+    for spans in lanes.values():
+        for (_, end), (start, _) in pairwise(sorted(spans)):
+            if start < end:
+                raise InvalidSchedule(f"two transfers at once: one starts at {start}, another ends at {end}")
     last = max(ends, default=0)
-    curve = _curve(_held(problem, schedule, ends))
+    held = [*zip(problem.workspace_bytes, schedule.starts, ends, strict=True)]
+    sizes = [tensor.size_bytes for tensor in problem.tensors]
+    held += ((sizes[number], begin, end) for number, begin, end in stretches(problem, schedule))
+    curve = _curve(held)
     return PagedRun(
         makespan=last,
-        peak_bytes=max((held for _, held in curve), default=0),
+        peak_bytes=max((bytes_ for _, bytes_ in curve), default=0),
         stall=last - problem.compute_ticks,
         curve=curve,
     )
@@ -62,24 +73,6 @@ def _step_ends(problem: PagedProblem, schedule: PagedSchedule) -> list[int]:
         before = start + duration
         ends.append(before)
     return ends
-
-
-def _check_link(problem: PagedProblem, transfers: Iterable[PageTransfer]) -> None:
-    lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for transfer in transfers:
-        span = transfer.start, transfer.start + problem.transfer_ticks(transfer.tensor, transfer.direction)
-        lanes[transfer.direction if problem.link.is_duplex else "both"].append(span)
-    for spans in lanes.values():
-        for (_, end), (start, _) in pairwise(sorted(spans)):
-            if start < end:
-                raise InvalidSchedule(f"two transfers at once: one starts at {start}, another ends at {end}")
-
-
-def _held(problem: PagedProblem, schedule: PagedSchedule, ends: list[int]) -> Iterator[Held]:
-    """Every stretch of time in which some bytes are held."""
-    yield from zip(problem.workspace_bytes, schedule.starts, ends, strict=True)
-    sizes = [tensor.size_bytes for tensor in problem.tensors]
-    yield from ((sizes[number], begin, end) for number, begin, end in stretches(problem, schedule))
 
 
 def _held_of(

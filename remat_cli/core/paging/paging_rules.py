@@ -40,7 +40,9 @@ def rules_of(problem: PagedProblem, schedule: PagedSchedule, unit: int = 1) -> P
         return start + -(-ticks // unit) * unit
 
     step_ends = [over(start, ticks) for start, ticks in zip(schedule.starts, problem.durations, strict=True)]
-    lanes = _lanes(problem, schedule)
+    order = sorted(schedule.transfers, key=lambda move: move.start)
+    by_direction = [[move for move in order if move.direction == direction] for direction in ("write", "read")]
+    lanes = by_direction if problem.link.is_duplex else [order]
     ends = [[over(m.start, problem.transfer_ticks(m.tensor, m.direction)) for m in lane] for lane in lanes]
     rules = tuple(
         tuple(
@@ -78,7 +80,7 @@ def run_rules(problem: PagedProblem, rules: PagingRules) -> PagedSchedule:
 def _move(
     problem: PagedProblem, rules: PagingRules, over: tuple[list[int], list[list[int]]], moved: list[PageTransfer]
 ) -> None:
-    """Give all transfers their time that wait for no later step."""
+    """Start all transfers that wait for no later step, each when all is over that it waits for."""
     step_ends, done = over
     is_any = True
     while is_any:
@@ -95,11 +97,3 @@ def _move(
                 moved.append(PageTransfer(move.tensor, move.direction, start, move.gap))
                 done[number].append(start + problem.transfer_ticks(move.tensor, move.direction))
                 is_any = True
-
-
-def _lanes(problem: PagedProblem, schedule: PagedSchedule) -> list[list[PageTransfer]]:
-    """The transfers of each lane, in order."""
-    order = sorted(schedule.transfers, key=lambda move: move.start)
-    if not problem.link.is_duplex:
-        return [order]
-    return [[move for move in order if move.direction == direction] for direction in ("write", "read")]

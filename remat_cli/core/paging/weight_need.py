@@ -2,9 +2,9 @@
 
 import msgspec
 
-from remat_cli.core.paging.paged_sessions import PagedSessions, SessionCosts, groups_of, paged_sessions
+from remat_cli.core.paging.paged_sessions import SessionCosts, groups_of, paged_sessions
 from remat_cli.core.paging.paging import Link
-from remat_cli.core.paging.weight_loads import Load, loads_of, weights_read
+from remat_cli.core.paging.weight_loads import loads_of, weights_read
 from remat_cli.core.paging.weight_paging import NO_WEIGHTS
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
@@ -22,7 +22,7 @@ class WeightNeed(msgspec.Struct, frozen=True):
 
 
 def weight_need(problem: Problem, plan: Plan, link: Link, costs: SessionCosts) -> WeightNeed | None:
-    """The largest weight of what holds most where each op is a session of its own and all is away that may be.
+    """The largest weight of the op that needs most memory, if each op is a session and all is away that may be.
 
     None: what holds most reads no such weight, or it would fit.
     """
@@ -36,15 +36,10 @@ def weight_need(problem: Problem, plan: Plan, link: Link, costs: SessionCosts) -
     held = max(working[first:], default=0)
     step = working.index(held, first)
     missing_bytes = held - sessions.problem.budget_bytes
-    load = _load_at(sessions, step, loads_of(problem, plan, groups, weights))
+    loads = loads_of(problem, plan, groups, weights)
+    load = next((each for each in loads if each.session == sessions.steps[step].session), None)
     if load is None or missing_bytes <= 0:
         return None
     packs = {each.weight: each.packed_bytes for each in weights.weights}
     largest = max((*load.packed, *load.plain), key=lambda weight: problem.weight_bytes[weight] + packs[weight])
     return WeightNeed(largest, packs[largest], problem.memories[0].budget_bytes + missing_bytes)
-
-
-def _load_at(sessions: PagedSessions, step: int, loads: tuple[Load, ...]) -> Load | None:
-    """What the session of a step is opened from."""
-    session = sessions.steps[step].session
-    return next((load for load in loads if load.session == session), None)

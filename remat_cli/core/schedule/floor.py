@@ -15,8 +15,13 @@ class Floor:
 
 def working_set_floor(problem: Problem) -> Floor:
     """Largest working set per memory over the ops that can run nowhere else; valid in every search space."""
-    least = list(_bound_bytes(problem))
-    fixed = tuple(least)
+    # A memory holds its fixed part in any schedule, and the weights of ops that can run nowhere else.
+    fixed = [memory.fixed_bytes for memory in problem.memories]
+    if len(fixed) > 1:
+        for homes, weight in {(_homes(problem, op), weight) for op in problem.ops for weight in op.weights}:
+            if len(homes) == 1:
+                fixed[min(homes)] += problem.weight_bytes[weight]
+    least = list(fixed)
     cause: list[int | None] = [None] * len(least)
     for index, op in enumerate(problem.ops):
         homes = _homes(problem, op)
@@ -28,17 +33,6 @@ def working_set_floor(problem: Problem) -> Floor:
         if need > least[memory]:
             least[memory], cause[memory] = need, index
     return Floor(tuple(least), tuple(cause))
-
-
-def _bound_bytes(problem: Problem) -> tuple[int, ...]:
-    """What each memory holds in any schedule: its fixed part, and weights of ops that can run nowhere else."""
-    fixed = [memory.fixed_bytes for memory in problem.memories]
-    if len(fixed) > 1:
-        bound = {(_homes(problem, op), weight) for op in problem.ops for weight in op.weights}
-        for homes, weight in bound:
-            if len(homes) == 1:
-                fixed[min(homes)] += problem.weight_bytes[weight]
-    return tuple(fixed)
 
 
 def _homes(problem: Problem, op: OpSpec) -> frozenset[int]:
@@ -56,8 +50,13 @@ def working_set_bytes(problem: Problem, op: OpSpec) -> int:
     is_last_made_here = len(problem.memories) == 1
     roots: dict[int, int] = {}
     for read in op.inputs:
-        root = storage_root(problem, read)
-        roots[root] = max(roots.get(root, 0), _least_storage(problem, read))
+        # An instance lies in storage of its base, or where there are several memories of any view that was copied.
+        root, sizes = read, [problem.tensors[read].size_bytes]
+        while (base := problem.tensors[root].view_of) is not None:
+            root = base
+            sizes.append(problem.tensors[root].size_bytes)
+        storage_bytes = sizes[-1] if len(problem.memories) == 1 else min(sizes)
+        roots[root] = max(roots.get(root, 0), storage_bytes)
     total = sum(roots.values())
     taken: set[int] = set()
     for output in op.outputs:
@@ -71,15 +70,6 @@ def working_set_bytes(problem: Problem, op: OpSpec) -> int:
             continue
         total += tensor.size_bytes
     return total
-
-
-def _least_storage(problem: Problem, tensor: int) -> int:
-    """Least bytes of the storage that an instance lies in: its base's, or of several memories any copied view's."""
-    sizes = [problem.tensors[tensor].size_bytes]
-    while (base := problem.tensors[tensor].view_of) is not None:
-        tensor = base
-        sizes.append(problem.tensors[tensor].size_bytes)
-    return sizes[-1] if len(problem.memories) == 1 else min(sizes)
 
 
 def storage_root(problem: Problem, tensor: int) -> int:

@@ -51,7 +51,7 @@ def chained_order(sources: Sequence[Collection[int]], reads: Sequence[Collection
 
 
 def inverse(groups: Sequence[Collection[int]]) -> list[list[int]]:
-    """By op, the ops whose group it is in, in ascending order."""
+    """For each op the ops whose group it is in, in ascending order."""
     found: list[list[int]] = [[] for _ in groups]
     for op, group in enumerate(groups):
         for other in group:

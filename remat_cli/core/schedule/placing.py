@@ -25,10 +25,12 @@ def best_device(problem: Problem) -> int:
     """The device on which every op once takes least time, copies for what it cannot run included."""
     if len(problem.devices) == 1:
         return 0
-    return min(
-        range(len(problem.devices)),
-        key=lambda device: (_is_partial(problem, device), time_of(problem, one_device_schedule(problem, device))),
-    )
+
+    def rank(device: int) -> tuple[bool, int]:
+        is_partial = any(op.time_ns[device] is None for op in problem.ops)
+        return is_partial, time_of(problem, one_device_schedule(problem, device))
+
+    return min(range(len(problem.devices)), key=rank)
 
 
 def fastest(problem: Problem, op: int) -> int:
@@ -81,7 +83,3 @@ def route(problem: Problem, tensor: int, sources: set[int], target: int) -> tupl
                     entry = (cost + time, len(queue) + count * len(seen), problem.devices[goal].memory, (*copies, step))
                     heapq.heappush(queue, entry)
     return None
-
-
-def _is_partial(problem: Problem, device: int) -> bool:
-    return any(op.time_ns[device] is None for op in problem.ops)

@@ -109,7 +109,13 @@ class Problem(msgspec.Struct, frozen=True):
                 raise ModelError(f"tensor {index}: is a view of {tensor.view_of}, which its op does not read")
         if any(not 0 <= device.memory < len(self.memories) for device in self.devices):
             raise ModelError("a device names a memory that does not exist")
-        self._check_totals()
+        # Figures that no machine has would overflow where solvers add them up.
+        all_bytes = sum(tensor.size_bytes for tensor in self.tensors) + sum(sum(op.workspace_bytes) for op in self.ops)
+        time_ns = sum(time for op in self.ops for time in op.time_ns if time is not None)
+        if all_bytes >= MOST_BYTES:
+            raise ModelError(f"the sizes of all tensors and workspaces add up to {all_bytes}: 2^62 is too much to plan")
+        if time_ns >= MOST_NS:
+            raise ModelError(f"the times of all ops add up to {time_ns}: 2^60 is too much to plan; use a larger unit")
         self._check_copies(self.copy_ns, "copy_ns")
         self._check_copies(self.copy_energy_nj, "copy_energy_nj")
 
@@ -124,15 +130,6 @@ class Problem(msgspec.Struct, frozen=True):
             raise ModelError(f"op {index}: negative time, workspace or energy")
         if any(i not in op.inputs or o not in op.outputs for i, o in op.in_place):
             raise ModelError(f"op {index}: in-place pair does not join one of its inputs to one of its outputs")
-
-    def _check_totals(self) -> None:
-        """Figures that no machine has would overflow where solvers add them up."""
-        bytes_ = sum(tensor.size_bytes for tensor in self.tensors) + sum(sum(op.workspace_bytes) for op in self.ops)
-        time_ns = sum(time for op in self.ops for time in op.time_ns if time is not None)
-        if bytes_ >= MOST_BYTES:
-            raise ModelError(f"the sizes of all tensors and workspaces add up to {bytes_}: 2^62 is too much to plan")
-        if time_ns >= MOST_NS:
-            raise ModelError(f"the times of all ops add up to {time_ns}: 2^60 is too much to plan; use a larger unit")
 
     def _check_copies(self, table: tuple[tuple[tuple[int | None, ...], ...], ...], name: str) -> None:
         """An entry per device, device and tensor; nothing where there is nothing to say."""
@@ -253,7 +250,9 @@ def make_device_problem(
     if missing := [name for name in names if name not in budgets]:
         raise ModelError(f"memory '{missing[0]}' has no budget: write one for each device")
     costs = [_costs(graph, profile) for profile in profiles]
-    alone = make_problem(graph, _merged(graph, profiles))
+    # One profile with every op in it, for what does not depend on a device.
+    costless = tuple(OpCost(op.name, 0) for op in graph.ops)
+    alone = make_problem(graph, msgspec.structs.replace(profiles[0], ops=costless, unsupported=()))
     several = len(names) > 1
     ops = tuple(_op(graph, index, spec, costs, profiles) for index, spec in enumerate(alone.ops))
     tensors = alone.tensors
@@ -293,11 +292,6 @@ def _costs(graph: Graph, profile: Profile) -> dict[str, OpCost | None]:
         lacks = f"has no cost for op '{missing[0]}' ({len(missing)} missing)"
         raise ModelError(f"the profile of {profile.device} {lacks}: profile again")
     return costs
-
-
-def _merged(graph: Graph, profiles: Sequence[Profile]) -> Profile:
-    """One profile with every op in it, for what does not depend on a device."""
-    return msgspec.structs.replace(profiles[0], ops=tuple(OpCost(op.name, 0) for op in graph.ops), unsupported=())
 
 
 def _op(
@@ -358,19 +352,15 @@ def _with_inputs(
         )
         for op, spec in zip(graph.ops, ops, strict=True)
     )
-    own = tuple(TensorSpec(graph.tensors[tensor].size_bytes, i) for i, tensor in enumerate(inputs))
-    moved = tuple(_moved(graph, old, t, number) for old, t in zip(tensor_ids(graph), tensors, strict=True))
-    return made + shifted, own + moved
-
-
-def _moved(graph: Graph, old: int, tensor: TensorSpec, inputs: Mapping[int, int]) -> TensorSpec:
-    """A tensor behind those of model inputs; a view of one shares its storage, wherever that is."""
-    count, base = len(inputs), graph.tensors[old].view_of
-    shifted = None if tensor.view_of is None else tensor.view_of + count
-    size_bytes = tensor.size_bytes
-    if base is not None and base in inputs:
-        shifted, size_bytes = inputs[base], graph.tensors[old].size_bytes
-    return msgspec.structs.replace(tensor, producer=tensor.producer + count, view_of=shifted, size_bytes=size_bytes)
+    specs = [TensorSpec(graph.tensors[tensor].size_bytes, i) for i, tensor in enumerate(inputs)]
+    for old, spec in zip(tensor_ids(graph), tensors, strict=True):
+        size_bytes, view_of = spec.size_bytes, None if spec.view_of is None else spec.view_of + count
+        base = graph.tensors[old].view_of
+        if base is not None and base in number:  # a view of a model input shares its storage, wherever that is
+            size_bytes, view_of = graph.tensors[old].size_bytes, number[base]
+        producer = spec.producer + count
+        specs.append(msgspec.structs.replace(spec, producer=producer, view_of=view_of, size_bytes=size_bytes))
+    return made + shifted, tuple(specs)
 
 
 def _copy_table(

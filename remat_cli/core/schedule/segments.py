@@ -135,6 +135,30 @@ def held_bytes_of(problem: Problem, schedule: Schedule, given_ops: int = 0) -> t
     return tuple(held)
 
 
+def viewed(problem: Problem, plan: Plan, number: int, roots: Mapping[int, int]) -> int:
+    """The instance whose buffer one uses: its own, or that of what it is a view of; `roots` are those found before."""
+    instance = plan.instances[number]
+    base = problem.tensors[instance.tensor].view_of
+    step = plan.schedule.steps[instance.birth]
+    if base is None or not isinstance(step, Compute):
+        return number
+    read = plan.reads[instance.birth][problem.ops[step.op].inputs.index(base)]
+    return roots.get(read, read)
+
+
+def workspaces(
+    problem: Problem, plan: Plan, places: Mapping[int, int], memory: int, parts: Mapping[int, tuple[int, ...]]
+) -> list[Hold]:
+    """Buffers in a memory for what ops take beside tensors, each at the place of its step."""
+    holds = []
+    for number, place in places.items():
+        step = plan.schedule.steps[number]
+        if isinstance(step, Compute) and problem.devices[step.device].memory == memory:
+            needed = problem.ops[step.op].workspace_bytes[step.device]
+            holds += workspace_holds(needed, place, parts.get(step.op, ()))
+    return holds
+
+
 @dataclass(frozen=True)
 class _Cutter:
     """One plan and ways to group its steps; a group is a list of steps that run together.
@@ -153,7 +177,7 @@ class _Cutter:
     fixed: tuple[int, ...]
 
     def first_groups(self) -> list[list[int]]:
-        """As few sessions as devices and copies allow."""
+        """Group the steps into as few sessions as devices and copies allow."""
         groups: list[list[int]] = []
         last: int | None = None
         for number, step in enumerate(self.plan.schedule.steps):
@@ -169,7 +193,7 @@ class _Cutter:
         return groups
 
     def fitted(self, group: list[int]) -> list[list[int]]:
-        """A group as it is where it fits, else in pieces, each as long as memory allows; one step alone if it must."""
+        """Cut a group that does not fit into pieces, each as long as memory allows; one step alone if it must."""
         pieces, rest = [], group
         while rest:
             length = self._longest(rest)
@@ -192,46 +216,44 @@ class _Cutter:
         return all(held <= memory.budget_bytes for held, memory in pairs)
 
     def cut(self, groups: list[list[int]]) -> Cut:
-        """The groups as actions, each with what is held meanwhile."""
+        """Turn the groups into actions, each with what memories hold meanwhile."""
         homes = self._homes(groups)
         drops: list[list[int]] = [[] for _ in groups]
         for instance, (born, dies) in enumerate(homes):
             if born <= dies and dies >= 0 and instance not in self.kept:
                 drops[dies].append(instance)
-        actions = tuple(self._action(group, homes, at, tuple(drops[at])) for at, group in enumerate(groups))
+        actions: list[Action] = []
+        for at, group in enumerate(groups):
+            step = self.plan.schedule.steps[group[0]]
+            if isinstance(step, Copy):
+                source, target = self.plan.reads[group[0]][0], self.plan.makes[group[0]][0]
+                actions.append(Transfer(group[0], source, target, tuple(drops[at])))
+                continue
+            made = [i for number in group for i in self.plan.makes[number]]
+            read = dict.fromkeys(i for number in group for i in self.plan.reads[number])
+            segment = Segment(
+                device=step.device,
+                steps=tuple(group),
+                imports=tuple(i for i in read if homes[i][0] != at),
+                exports=tuple(i for i in made if self._outlives(i, group)),
+                drops=tuple(i for i in drops[at] if homes[i][0] != at or self._outlives(i, group)),
+            )
+            actions.append(segment)
         held = [self._during(group) for group in groups]
-        return Cut(actions, tuple(tuple(bytes_[m] for bytes_ in held) for m in range(len(self.problem.memories))))
+        curves = tuple(tuple(bytes_[m] for bytes_ in held) for m in range(len(self.problem.memories)))
+        return Cut(tuple(actions), curves)
 
     def _homes(self, groups: list[list[int]]) -> list[tuple[int, int]]:
         """First and last group of each instance's life; born -1: given by the caller."""
         group_of = {step: index for index, group in enumerate(groups) for step in group}
-        count = len(groups)
         spans = []
         for number, instance in enumerate(self.plan.instances):
             born = group_of.get(instance.birth, -1)
-            dies = count - 1 if number in self.kept else self._last_group(instance.death, group_of)
-            spans.append((born, dies))
+            last = instance.death  # or the step before it that is run
+            while last >= 0 and last not in group_of:
+                last -= 1
+            spans.append((born, len(groups) - 1 if number in self.kept else group_of.get(last, -1)))
         return spans
-
-    def _last_group(self, step: int, group_of: dict[int, int]) -> int:
-        """The group of a step, or of the last step before it that is run."""
-        while step >= 0 and step not in group_of:
-            step -= 1
-        return group_of.get(step, -1)
-
-    def _action(self, group: list[int], homes: list[tuple[int, int]], at: int, drops: tuple[int, ...]) -> Action:
-        step = self.plan.schedule.steps[group[0]]
-        if isinstance(step, Copy):
-            return Transfer(group[0], self.plan.reads[group[0]][0], self.plan.makes[group[0]][0], drops)
-        made = [i for number in group for i in self.plan.makes[number]]
-        read = dict.fromkeys(i for number in group for i in self.plan.reads[number])
-        return Segment(
-            device=step.device,
-            steps=tuple(group),
-            imports=tuple(i for i in read if homes[i][0] != at),
-            exports=tuple(i for i in made if self._outlives(i, group)),
-            drops=tuple(i for i in drops if homes[i][0] != at or self._outlives(i, group)),
-        )
 
     def _outlives(self, instance: int, group: list[int]) -> bool:
         """Whether what is made in a group is needed after it."""
@@ -268,25 +290,22 @@ class _Cutter:
         for number in group:
             step = self.plan.schedule.steps[number]
             assert isinstance(step, Compute)
-            ops.append(self._inner_op(step, number, local))
+            spec = self.problem.ops[step.op]
+            instance_of = dict(zip(spec.inputs, self.plan.reads[number], strict=True))
+            instance_of |= dict(zip(spec.outputs, self.plan.makes[number], strict=True))
+            pairs = ((instance_of[i], instance_of[o]) for i, o in spec.in_place)
+            op = OpSpec(
+                inputs=tuple(local[i] for i in self.plan.reads[number] if i in local),
+                outputs=tuple(local[i] for i in self.plan.makes[number]),
+                time_ns=(0,),
+                workspace_bytes=(spec.workspace_bytes[step.device],),
+                in_place=tuple((local[source], local[result]) for source, result in pairs if source in local),
+            )
+            ops.append(op)
             for instance in self.plan.makes[number]:
                 stays = step.device in self.opaque or self._outlives(instance, group)
                 tensors.append(self._inner_tensor(instance, number, len(ops) - 1, local, stays))
         return Problem(tuple(ops), tuple(tensors), (Memory("segment", 2**62),), (Device("segment", 0),))
-
-    def _inner_op(self, step: Compute, number: int, local: dict[int, int]) -> OpSpec:
-        spec = self.problem.ops[step.op]
-        instance_of = dict(zip(spec.inputs, self.plan.reads[number], strict=True))
-        instance_of |= dict(zip(spec.outputs, self.plan.makes[number], strict=True))
-        return OpSpec(
-            inputs=tuple(local[i] for i in self.plan.reads[number] if i in local),
-            outputs=tuple(local[i] for i in self.plan.makes[number]),
-            time_ns=(0,),
-            workspace_bytes=(spec.workspace_bytes[step.device],),
-            in_place=tuple(
-                (local[instance_of[i]], local[instance_of[o]]) for i, o in spec.in_place if instance_of[i] in local
-            ),
-        )
 
     def _inner_tensor(
         self, instance: int, number: int, producer: int, local: dict[int, int], is_export: bool
@@ -315,7 +334,8 @@ class _Cutter:
         given = [self.sizes[self.plan.instances[number].tensor] for number in here if number not in born]
         holds = [Hold(size, 0, length - 1) for size in given]
         holds += self._holds(groups, [number for number in here if number in born])
-        holds += self._workspaces(groups, memory, cache)
+        places = {number: place for place, number in enumerate(number for group in groups for number in group)}
+        holds += workspaces(self.problem, self.plan, places, memory, cache.parts)
         return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)
 
     def _holds(self, groups: list[list[int]], instances: Sequence[int]) -> list[Hold]:
@@ -335,7 +355,7 @@ class _Cutter:
                 first, end = groups[home][0], groups[max(home, last_home)][-1]
                 holds.append(Hold(self.sizes[instance.tensor], at[first], at[end]))
             else:
-                root = roots[number] = self._viewed(number, roots)
+                root = roots[number] = viewed(self.problem, self.plan, number, roots)
                 end = at[instance.birth] if number in read else at[groups[home][-1]]
                 last[root] = max(last.get(root, 0), end, at.get(instance.death, 0))
         for root, end in last.items():
@@ -343,23 +363,3 @@ class _Cutter:
                 instance = self.plan.instances[root]
                 holds.append(Hold(self.sizes[instance.tensor], at[instance.birth], end))
         return holds
-
-    def _workspaces(self, groups: list[list[int]], memory: int, cache: BufferCache) -> list[Hold]:
-        """Buffers for each op that needs more than what it reads and makes."""
-        holds = []
-        for position, number in enumerate(number for group in groups for number in group):
-            step = self.plan.schedule.steps[number]
-            if isinstance(step, Compute) and self.problem.devices[step.device].memory == memory:
-                needed = self.problem.ops[step.op].workspace_bytes[step.device]
-                holds += workspace_holds(needed, position, cache.parts.get(step.op, ()))
-        return holds
-
-    def _viewed(self, number: int, roots: Mapping[int, int]) -> int:
-        """The instance whose buffer one uses: its own, or that of what it is a view of."""
-        instance = self.plan.instances[number]
-        base = self.problem.tensors[instance.tensor].view_of
-        step = self.plan.schedule.steps[instance.birth]
-        if base is None or not isinstance(step, Compute):
-            return number
-        read = self.plan.reads[instance.birth][self.problem.ops[step.op].inputs.index(base)]
-        return roots.get(read, read)

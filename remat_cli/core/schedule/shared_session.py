@@ -9,8 +9,8 @@ from functools import cached_property
 
 from remat_cli.core.schedule.plan import Compute, Copy, Plan
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.core.schedule.segments import Cut, Segment, held_bytes_of, kept_instances
-from remat_cli.core.values.buffer_cache import BufferCache, Hold, most_bytes, steady_bytes, workspace_holds
+from remat_cli.core.schedule.segments import Cut, Segment, held_bytes_of, kept_instances, viewed, workspaces
+from remat_cli.core.values.buffer_cache import BufferCache, Hold, most_bytes, steady_bytes
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def used_devices(plan: Plan, given_ops: int) -> tuple[int, ...]:
 
 
 def origins(plan: Plan) -> tuple[int, ...]:
-    """By instance the one that it is a copy of, or itself."""
+    """For each instance the one that it is a copy of, or itself."""
     found = list(range(len(plan.instances)))
     for number, step in enumerate(plan.schedule.steps):
         if isinstance(step, Copy):
@@ -86,24 +86,29 @@ class _Holding:
 
         A provider with a cache of buffers makes nothing in place.
         """
+        problem, plan = self.shared.problem, self.shared.plan
         spans: dict[int, Hold] = {}
         roots: dict[int, int] = {}
-        for number, instance in enumerate(self.shared.plan.instances):
+        for number, instance in enumerate(plan.instances):
             if instance.memory != memory or instance.birth not in self.places:
                 continue
-            root = self._viewed(number, roots) if is_cached else -1 - instance.storage
+            if not is_cached:
+                root = -1 - instance.storage
+            else:
+                root = number if number in self.kept else viewed(problem, plan, number, roots)
             roots[number] = root
             own = self._own(number)
             before = spans.get(root, own)
             size = max(before.size_bytes, own.size_bytes)
             spans[root] = Hold(size, min(before.start, own.start), max(before.end, own.end))
         given = {
-            self._root_of_given(n, is_cached=is_cached)
-            for n in range(len(self.shared.plan.instances))
-            if self._given(n)
+            number if is_cached else -1 - instance.storage
+            for number, instance in enumerate(plan.instances)
+            if self.shared.is_given(number)
         }
         mine = [hold for root, hold in spans.items() if root not in given]
-        return [*mine, *(self._twice(memory) if is_cached else ()), *self._workspaces(memory)]
+        twice = self._twice(memory) if is_cached else ()
+        return [*mine, *twice, *workspaces(problem, plan, self.places, memory, self.parts)]
 
     def _twice(self, memory: int) -> list[Hold]:
         """What the caller gets from the device and ops on the host read: the runtime makes that beside its buffer."""
@@ -116,33 +121,22 @@ class _Holding:
             if instances[number].memory == memory and instances[number].birth in self.places
         ]
 
-    def _given(self, number: int) -> bool:
-        return self.shared.is_given(number)
-
-    def _root_of_given(self, number: int, *, is_cached: bool) -> int:
-        return number if is_cached else -1 - self.shared.plan.instances[number].storage
-
     def _own(self, number: int) -> Hold:
         """From where to where one instance is held; the runtime frees what nobody reads at the end only."""
         instance, last = self.shared.plan.instances[number], len(self.places) - 1
         birth = self.shared.plan.schedule.steps[instance.birth]
-        is_upload = isinstance(birth, Copy) and self._given(self.shared.plan.reads[instance.birth][0])
+        is_upload = isinstance(birth, Copy) and self.shared.is_given(self.shared.plan.reads[instance.birth][0])
         is_bound = (number in self.kept or is_upload) and self.shared.is_there(number)
         stays = number in self.kept or is_upload or number not in self._read
         start = 0 if is_bound else self.places[instance.birth]
         if stays:
             return Hold(self.sizes[instance.tensor], start, last)
         end = self.places[instance.death]
-        is_copied = isinstance(birth, Copy) and self.shared.is_there(number)
-        return Hold(self.sizes[instance.tensor], start, self._next_download(end) if is_copied else end)
-
-    def _next_download(self, place: int) -> int:
-        """When what was copied to the device can be gone that is not needed after a place.
-
-        It was seen there until the next copy from the device, in some runs and not in others.
-        """
-        at = bisect_left(self._downloads, place)
-        return self._downloads[at] if at < len(self._downloads) else place
+        if isinstance(birth, Copy) and self.shared.is_there(number):
+            # What was copied to the device was seen there, in some runs, until the next copy from the device.
+            later = bisect_left(self._downloads, end)
+            end = self._downloads[later] if later < len(self._downloads) else end
+        return Hold(self.sizes[instance.tensor], start, end)
 
     @cached_property
     def _downloads(self) -> list[int]:
@@ -153,22 +147,3 @@ class _Holding:
     @cached_property
     def _read(self) -> frozenset[int]:
         return frozenset(instance for reads in self.shared.plan.reads for instance in reads)
-
-    def _viewed(self, number: int, roots: Mapping[int, int]) -> int:
-        """The instance whose buffer one uses: its own, or that of what it is a view of."""
-        instance = self.shared.plan.instances[number]
-        base = self.shared.problem.tensors[instance.tensor].view_of
-        step = self.shared.plan.schedule.steps[instance.birth]
-        if base is None or not isinstance(step, Compute) or number in self.kept:
-            return number
-        read = self.shared.plan.reads[instance.birth][self.shared.problem.ops[step.op].inputs.index(base)]
-        return roots.get(read, read)
-
-    def _workspaces(self, memory: int) -> list[Hold]:
-        found = []
-        for number, place in self.places.items():
-            step = self.shared.plan.schedule.steps[number]
-            if isinstance(step, Compute) and self.shared.problem.devices[step.device].memory == memory:
-                needed = self.shared.problem.ops[step.op].workspace_bytes[step.device]
-                found += workspace_holds(needed, place, self.parts.get(step.op, ()))
-        return found

@@ -9,10 +9,8 @@ there. Where copies run beside computes, the source of a copy is held until a co
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import add
 
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.placing import best_device, one_device_schedule
@@ -64,11 +62,19 @@ def simulate(problem: Problem, schedule: Schedule) -> Plan:
     trace = _follow(problem, schedule)
     if problem.overlap:
         _hold_sources(problem, schedule, trace)
-    _keep(problem, trace, len(schedule.steps))
+    # A kept tensor's newest instance, wherever it is, is in use when all steps are over.
+    newest = {tensor: value for value, tensor in enumerate(trace.tensor)}
+    for tensor, value in newest.items():
+        if problem.tensors[tensor].kept:
+            trace.last_use[value] = len(schedule.steps)
     storages = _assign_storage(problem, schedule, trace)
     fixed = fixed_bytes_of(problem, schedule)
     live = _live_curves(fixed, storages, len(schedule.steps))
-    total = tuple(tuple(map(add, curve, _workspaces(problem, schedule, memory))) for memory, curve in enumerate(live))
+    total = [list(curve) for curve in live]
+    for number, step in enumerate(schedule.steps):
+        if isinstance(step, Compute):
+            workspace_bytes = problem.ops[step.op].workspace_bytes[step.device]
+            total[problem.devices[step.device].memory][number] += workspace_bytes
     last = len(schedule.steps) - 1
     deaths = [min(use, last) for use in trace.last_use]
     return Plan(
@@ -76,7 +82,7 @@ def simulate(problem: Problem, schedule: Schedule) -> Plan:
         instances=tuple(map(Instance, trace.tensor, trace.memory, trace.birth, deaths, trace.storage)),
         reads=tuple(trace.reads),
         makes=tuple(trace.makes),
-        memory_bytes=total,
+        memory_bytes=tuple(map(tuple, total)),
         live_bytes=live,
         peak_bytes=tuple(max(curve, default=held) for curve, held in zip(total, fixed, strict=True)),
         time_ns=time_of(problem, schedule),
@@ -111,7 +117,8 @@ def _follow(problem: Problem, schedule: Schedule) -> _Trace:
         try:
             found = tuple(map(newest[source].__getitem__, wanted))
         except KeyError as absent:
-            raise InvalidSchedule(f"step {number} ({_name(step)}) reads tensor {absent}, which is not there") from None
+            what = f"copy of {step.tensor}" if isinstance(step, Copy) else f"op {step.op}"
+            raise InvalidSchedule(f"step {number} ({what}) reads tensor {absent}, which is not there") from None
         for value in found:
             trace.last_use[value] = number
         trace.reads.append(found)
@@ -164,14 +171,6 @@ def _hold_sources(problem: Problem, schedule: Schedule, trace: _Trace) -> None:
             trace.last_use[source] = max(trace.last_use[source], held)
 
 
-def _keep(problem: Problem, trace: _Trace, steps: int) -> None:
-    """A kept tensor's newest instance, wherever it is, is in use when all steps are over."""
-    newest = {tensor: value for value, tensor in enumerate(trace.tensor)}
-    for tensor, value in newest.items():
-        if problem.tensors[tensor].kept:
-            trace.last_use[value] = steps
-
-
 def _assign_storage(problem: Problem, schedule: Schedule, trace: _Trace) -> _Storages:
     """Give each instance its storage, its own or one that it shares."""
     storages = _Storages()
@@ -204,7 +203,11 @@ def _shared_storage(problem: Problem, step: Step, value: int, trace: _Trace, sto
     for source, result in op.in_place:
         if result == tensor:
             storage = _read_storage(op.inputs, source, number, trace)
-            if _is_last_reader(number, trace, storage, storages):
+            # In place where this step is the only use left of the storage, and reads it once.
+            is_used_later = storages.last_use[storage] > number
+            is_born_here = storages.newest_birth[storage] == number
+            times_read = sum(trace.storage[read] == storage for read in trace.reads[number])
+            if not is_used_later and not is_born_here and times_read == 1:
                 return storage
     return -1
 
@@ -212,14 +215,6 @@ def _shared_storage(problem: Problem, step: Step, value: int, trace: _Trace, sto
 def _read_storage(inputs: tuple[int, ...], tensor: int, number: int, trace: _Trace) -> int:
     """Storage of the instance that step `number` reads of a tensor."""
     return trace.storage[trace.reads[number][inputs.index(tensor)]]
-
-
-def _is_last_reader(number: int, trace: _Trace, storage: int, storages: _Storages) -> bool:
-    """Whether step `number` is the only use left of a storage, and reads it once."""
-    is_used_later = storages.last_use[storage] > number
-    is_born_here = storages.newest_birth[storage] == number
-    times_read = sum(trace.storage[value] == storage for value in trace.reads[number])
-    return not is_used_later and not is_born_here and times_read == 1
 
 
 def _live_curves(fixed: tuple[int, ...], storages: _Storages, steps: int) -> tuple[tuple[int, ...], ...]:
@@ -232,16 +227,3 @@ def _live_curves(fixed: tuple[int, ...], storages: _Storages, steps: int) -> tup
         if last_use < steps:
             change[memory][last_use + 1] -= size
     return tuple(tuple(accumulate(deltas[:-1])) for deltas in change)
-
-
-def _workspaces(problem: Problem, schedule: Schedule, memory: int) -> Iterator[int]:
-    """Bytes of workspace held in a memory during each step."""
-    for step in schedule.steps:
-        if isinstance(step, Copy) or problem.devices[step.device].memory != memory:
-            yield 0
-        else:
-            yield problem.ops[step.op].workspace_bytes[step.device]
-
-
-def _name(step: Step) -> str:
-    return f"copy of {step.tensor}" if isinstance(step, Copy) else f"op {step.op}"

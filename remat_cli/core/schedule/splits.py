@@ -211,7 +211,14 @@ def regions_of_ops(splitting: Splitting, graph: Graph) -> tuple[int | None, ...]
     owner = {op: number for number, region in enumerate(splitting.regions) for op in region.ops}
     whole = {cost.name for cost in splitting.whole_profile.ops}
     found = [owner.get(op.name if op.name in whole else op.name.rpartition("/tile_")[0]) for op in graph.ops]
-    touching = _neighbours(graph)
+    # By op, those that read what it makes, or make what it reads.
+    touching: dict[int, list[int]] = defaultdict(list)
+    for number, reader in enumerate(graph.ops):
+        for tensor in reader.inputs:
+            producer = graph.tensors[tensor].producer
+            if producer is not None:
+                touching[number].append(producer)
+                touching[producer].append(number)
     frontier = [op for op, region in enumerate(found) if region is not None]
     while frontier:
         reached: dict[int, int | None] = {}
@@ -223,15 +230,3 @@ def regions_of_ops(splitting: Splitting, graph: Graph) -> tuple[int | None, ...]
             found[op] = region
         frontier = list(reached)
     return tuple(found)
-
-
-def _neighbours(graph: Graph) -> dict[int, list[int]]:
-    """Ops that read what an op makes, or make what it reads."""
-    touching: dict[int, list[int]] = defaultdict(list)
-    for number, op in enumerate(graph.ops):
-        for tensor in op.inputs:
-            producer = graph.tensors[tensor].producer
-            if producer is not None:
-                touching[number].append(producer)
-                touching[producer].append(number)
-    return touching

@@ -9,7 +9,7 @@ with a reader of the step before wherever it can.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -21,13 +21,20 @@ from remat_cli.core.schedule.simulate import simulate
 
 
 def tidy(problem: Problem, plan: Plan) -> Plan:
-    """The plan without computations that nobody reads and whose op runs elsewhere; never slower, never larger.
+    """Leave out computations that nobody reads and whose op runs elsewhere; never slower, never larger.
 
     A first computation may go too, so first computations may then come in another order than before. Linear in the
     number of steps and reads: what a step read goes on to be looked at when the step goes.
     """
     steps = plan.schedule.steps
-    uses = _uses(problem, plan)
+    # How many reads each instance has; the newest of a model output has one more, the caller's.
+    uses = [0] * len(plan.instances)
+    for reads in plan.reads:
+        for instance in reads:
+            uses[instance] += 1
+    newest = {each.tensor: number for number, each in enumerate(plan.instances)}
+    for tensor, number in newest.items():
+        uses[number] += problem.tensors[tensor].kept
     runs = Counter(plan.schedule.op_ids())
     dropped: set[int] = set()
     unread = [number for number, made in enumerate(plan.makes) if not any(uses[instance] for instance in made)]
@@ -39,32 +46,16 @@ def tidy(problem: Problem, plan: Plan) -> Plan:
                 runs[step.op] -= 1
                 gone.append(number)
         dropped.update(gone)
-        unread = _newly_unread(plan, gone, uses)
+        # Without the reads of these steps, nobody may read what others made.
+        touched = set()
+        for number in gone:
+            for instance in plan.reads[number]:
+                uses[instance] -= 1
+                touched.add(plan.instances[instance].birth)
+        unread = [number for number in sorted(touched) if not any(uses[instance] for instance in plan.makes[number])]
     if not dropped:
         return plan
     return simulate(problem, Schedule(tuple(step for number, step in enumerate(steps) if number not in dropped)))
-
-
-def _uses(problem: Problem, plan: Plan) -> list[int]:
-    """How many reads each instance has; the newest of a model output has one more, the caller's."""
-    uses = [0] * len(plan.instances)
-    for reads in plan.reads:
-        for instance in reads:
-            uses[instance] += 1
-    newest = {instance.tensor: number for number, instance in enumerate(plan.instances)}
-    for tensor, number in newest.items():
-        uses[number] += problem.tensors[tensor].kept
-    return uses
-
-
-def _newly_unread(plan: Plan, gone: list[int], uses: list[int]) -> list[int]:
-    """Take the reads of these steps off `uses`; the steps whose results nobody reads any more, in order."""
-    touched = set()
-    for number in gone:
-        for instance in plan.reads[number]:
-            uses[instance] -= 1
-            touched.add(plan.instances[instance].birth)
-    return [number for number in sorted(touched) if not any(uses[instance] for instance in plan.makes[number])]
 
 
 SHIFTS = (0.0, 0.5, 0.25, 0.75, 0.38, 0.62, 0.12, 0.87)  # where windows meet, so that each border is inside one later
@@ -100,7 +91,7 @@ class _Ties:
 
 
 def calm(problem: Problem, plan: Plan, order: Literal["free", "keep"]) -> Plan:
-    """The plan's computations and reads in an order with fewer breaks, within the budget of `problem`.
+    """Put the plan's steps into an order with fewer breaks, within the budget of `problem`; what they read stays.
 
     No slower, since the same ops run as often. With `keep`, first computations stay in their order. A plan that spans
     devices is returned as it is. Windows of steps are sorted anew, and halved where the judge finds them too large:
@@ -112,7 +103,9 @@ def calm(problem: Problem, plan: Plan, order: Literal["free", "keep"]) -> Plan:
     steps = list(range(len(plan.reads)))
     if not ties.breaks(steps):
         return plan
-    for limit_bytes in _limits(plan, problem.memories[0].budget_bytes):
+    budget_bytes = problem.memories[0].budget_bytes
+    has_room = budget_bytes > plan.peak * (1 + ROOM_SHARE)
+    for limit_bytes in (plan.peak, budget_bytes) if has_room else (plan.peak,):
         found = _Calming(problem, plan, ties, limit_bytes).settled(steps)
         if ties.breaks(found) < ties.breaks(steps):
             steps = found
@@ -122,11 +115,6 @@ def calm(problem: Problem, plan: Plan, order: Literal["free", "keep"]) -> Plan:
 def breaks(plan: Plan) -> int:
     """How many steps of a one-device plan do not read from the step just before them."""
     return _ties(plan, "free").breaks(range(len(plan.reads)))
-
-
-def _limits(plan: Plan, budget_bytes: int) -> tuple[int, ...]:
-    """What the peak may be: no more than now, and where the budget leaves room, as much as the budget."""
-    return (plan.peak, budget_bytes) if budget_bytes > plan.peak * (1 + ROOM_SHARE) else (plan.peak,)
 
 
 @dataclass(frozen=True)
@@ -164,7 +152,8 @@ class _Calming:
             large = [window for window in windows if max(memory[slice(*window)], default=0) > self.limit_bytes]
             for first, end in large:
                 trial[first:end] = order[first:end]
-            order, windows = trial, list(_halves(large))
+            halves = [half for a, b in large for half in ((a, (a + b) // 2), ((a + b) // 2, b))]
+            order, windows = trial, [(first, end) for first, end in halves if end - first >= LEAST_STEPS]
             if not windows:
                 break
         return order if max(self._memory(order), default=0) <= self.limit_bytes else start
@@ -184,13 +173,6 @@ class _Calming:
     def _memory(self, order: Sequence[int]) -> tuple[int, ...]:
         """Bytes in use during each step of an order."""
         return _reordered(self.problem, self.plan, order).memory_bytes[0]
-
-
-def _halves(windows: Iterable[Window]) -> Iterable[Window]:
-    """Both halves of each window, except of those too short."""
-    for first, end in windows:
-        middle = (first + end) // 2
-        yield from (half for half in ((first, middle), (middle, end)) if half[1] - half[0] >= LEAST_STEPS)
 
 
 def _chained_from_end(sources: Sequence[set[int]], reads: Sequence[set[int]]) -> list[int]:
@@ -220,20 +202,15 @@ def _ties(plan: Plan, order: Literal["free", "keep"]) -> _Ties:
             sources[instance.birth].update((plan.instances[old].birth, *readers[old]))
         newest[instance.tensor] = number
     if order == "keep":
-        _chain_first_runs(plan, sources)
+        # Each first computation comes behind the one before it.
+        first: dict[int, int] = {}
+        for step, op in enumerate(plan.schedule.op_ids()):
+            first.setdefault(op, step)
+        for one, following in pairwise(first.values()):
+            sources[following].add(one)
     for step, before in enumerate(sources):
         before.discard(step)
     return _Ties(reads, sources)
-
-
-def _chain_first_runs(plan: Plan, sources: list[set[int]]) -> None:
-    """Tie each first computation to the one before it, in place."""
-    first: dict[int, int] = {}
-    for step, op in enumerate(plan.schedule.op_ids()):
-        first.setdefault(op, step)
-    steps = list(first.values())
-    for before, after in pairwise(steps):
-        sources[after].add(before)
 
 
 def _reordered(problem: Problem, plan: Plan, order: Sequence[int]) -> Plan:

@@ -16,8 +16,15 @@ def timeline(problem: Problem, schedule: Schedule) -> tuple[tuple[int, int], ...
     clock, spans, lengths = 0, [], _step_lengths(problem, schedule)
     ready: dict[tuple[int, int], int] = {}
     link_free: dict[tuple[int, int], int] = defaultdict(int)
+    link: tuple[int, int] | None
     for step, length in zip(schedule.steps, lengths, strict=True):
-        reads, makes, link = _values(problem, step)
+        # Values are told apart by the memory that they are in; a copy takes the link between two of them.
+        if isinstance(step, Copy):
+            link = (problem.devices[step.source].memory, problem.devices[step.target].memory)
+            reads, makes = [(link[0], step.tensor)], [(link[1], step.tensor)]
+        else:
+            link, memory, op = None, problem.devices[step.device].memory, problem.ops[step.op]
+            reads, makes = [(memory, tensor) for tensor in op.inputs], [(memory, tensor) for tensor in op.outputs]
         start = max((clock, *(ready.get(value, 0) for value in reads)))
         if link is not None and problem.overlap:
             start = max(start, link_free[link])
@@ -67,16 +74,3 @@ def energy_of(problem: Problem, schedule: Schedule) -> tuple[int, ...]:
         elif problem.copy_energy_nj:
             total[step.source] += problem.copy_energy_nj[step.source][step.target][step.tensor]
     return tuple(total)
-
-
-Value = tuple[int, int]
-"""A memory and a tensor in it."""
-
-
-def _values(problem: Problem, step: Step) -> tuple[list[Value], list[Value], tuple[int, int] | None]:
-    """What a step reads and makes, and the link it uses."""
-    if isinstance(step, Copy):
-        source, target = problem.devices[step.source].memory, problem.devices[step.target].memory
-        return [(source, step.tensor)], [(target, step.tensor)], (source, target)
-    memory, op = problem.devices[step.device].memory, problem.ops[step.op]
-    return [(memory, tensor) for tensor in op.inputs], [(memory, tensor) for tensor in op.outputs], None

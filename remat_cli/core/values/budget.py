@@ -94,19 +94,27 @@ def parse_budget(text: str) -> AskedBudget:
     """
     text = text.strip()
     if "=" in text:
-        return AskedBudget(text, "per_device", devices=_parse_devices(text))
+        parts: dict[str, AskedBudget] = {}
+        for part in text.split(","):
+            device, separator, amount = (piece.strip() for piece in part.partition("="))
+            if not device or not separator or "=" in amount or device in parts:
+                raise ConfigError(f"budget '{text}' is not DEVICE=SIZE,...: write cpu=2GiB,cuda:0=512MiB")
+            parts[device] = parse_budget(amount)
+        return AskedBudget(text, "per_device", devices=tuple(parts.items()))
     if text.lower() == "min":
         return AskedBudget(text, "min")
     if re.fullmatch(r"[0-9]*\.?[0-9]+\s*%|[0-9]*\.[0-9]+", text):
-        return AskedBudget(text, "fraction", fraction=_parse_fraction(text))
-    return AskedBudget(text, "bytes", bytes=_parse_size(text))
-
-
-def _parse_fraction(text: str) -> Fraction:
-    fraction = parse_share(text, "budget")
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"budget '{text}' is not above 0 and at most 100 %: {FORMS}")
-    return fraction
+        fraction = parse_share(text, "budget")
+        if not 0 < fraction <= 1:
+            raise ConfigError(f"budget '{text}' is not above 0 and at most 100 %: {FORMS}")
+        return AskedBudget(text, "fraction", fraction=fraction)
+    try:
+        size_bytes = parse_bytes(text)
+    except ConfigError:
+        raise ConfigError(f"budget '{text}' is not a budget: {FORMS}") from None
+    if size_bytes <= 0:
+        raise ConfigError(f"budget '{text}' is no memory at all: {FORMS}")
+    return AskedBudget(text, "bytes", bytes=size_bytes)
 
 
 def parse_share(text: str, what: str) -> Fraction:
@@ -119,27 +127,6 @@ def parse_share(text: str, what: str) -> Fraction:
     if match is None:
         raise ConfigError(f"{what} '{text}' is not a share: write 20% or 0.2")
     return Fraction(match[1]) / (100 if match[2] else 1)
-
-
-def _parse_size(text: str) -> int:
-    try:
-        size = parse_bytes(text)
-    except ConfigError:
-        raise ConfigError(f"budget '{text}' is not a budget: {FORMS}") from None
-    if size <= 0:
-        raise ConfigError(f"budget '{text}' is no memory at all: {FORMS}")
-    return size
-
-
-def _parse_devices(text: str) -> tuple[tuple[str, AskedBudget], ...]:
-    """The parts of `cpu=2GiB,cuda:0=512MiB`."""
-    parts: dict[str, AskedBudget] = {}
-    for part in text.split(","):
-        device, separator, amount = (piece.strip() for piece in part.partition("="))
-        if not device or not separator or "=" in amount or device in parts:
-            raise ConfigError(f"budget '{text}' is not DEVICE=SIZE,...: write cpu=2GiB,cuda:0=512MiB")
-        parts[device] = parse_budget(amount)
-    return tuple(parts.items())
 
 
 def resolve(asked: AskedBudget, fixed_bytes: int, baseline_peak_bytes: int) -> Budget:

@@ -82,13 +82,20 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
         """All that the file promises, with the verdict on each, and a line for people where it is broken."""
         order = f"the ops do not run in the order of the file: not '{self.first_op_out_of_order}' in its turn"
         outputs = OTHER_MODEL if self.is_other_model else "the outputs differ from the original's"
-        return (
+        found = [
             Check(judged("outputs", True, self.outputs_identical), outputs),
             Check(judged("order", True, self.order_honoured), order),
             _at_most("live", self.predicted_peak_bytes, self.measured_peak_bytes),
-            *self._session_checks,
-            *self._process_checks,
-        )
+        ]
+        if not self.is_portable:
+            found.append(_at_most("default_session", self.budget_bytes, self.measured_peak_default_session_bytes))
+        # A budget on the process is a promise even where nothing was measured; predictions are none then.
+        told = self.process_promise
+        if told.budget_bytes is not None:
+            found.append(budget_check(told.budget_bytes, self.needed_bytes))
+        if self.process is not None and told.predicted is not None and not self.is_portable:
+            found += phase_checks(told.predicted, self.process.rewritten)
+        return tuple(found)
 
     @property
     def promises(self) -> tuple[MeasuredPromise, ...]:
@@ -132,21 +139,6 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
 
     def _counted(self, memory: ProcessMemory) -> int:
         return memory.counted_bytes(with_mapped=self.process_promise.with_mapped) + self.input_bytes
-
-    @property
-    def _session_checks(self) -> tuple[Check, ...]:
-        if self.is_portable:
-            return ()
-        return (_at_most("default_session", self.budget_bytes, self.measured_peak_default_session_bytes),)
-
-    @property
-    def _process_checks(self) -> tuple[Check, ...]:
-        """Of a budget on the process, measured or not, and of predictions of a process that was measured."""
-        told = self.process_promise
-        budget = () if told.budget_bytes is None else (budget_check(told.budget_bytes, self.needed_bytes),)
-        if self.process is None or told.predicted is None or self.is_portable:
-            return budget
-        return (*budget, *phase_checks(told.predicted, self.process.rewritten))
 
 
 OTHER_MODEL = (

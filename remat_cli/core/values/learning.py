@@ -53,7 +53,7 @@ class Correction(msgspec.Struct, frozen=True, omit_defaults=True):
     copies: tuple[int, ...] = ()
 
     def and_also(self, more: "Correction") -> "Correction":
-        """Both together; where they disagree, the newer."""
+        """Join two corrections; where they disagree, the newer holds."""
         apart = {*self.apart, *more.apart} - {result for _, result in more.shares}
         shares = {pair for pair in (*self.shares, *more.shares) if pair[1] not in more.apart}
         return Correction(tuple(sorted(apart)), tuple(sorted(shares)), tuple(sorted({*self.copies, *more.copies})))

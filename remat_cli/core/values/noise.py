@@ -36,7 +36,7 @@ class TimeNoise(msgspec.Struct, frozen=True):
 
     @property
     def margin_percent(self) -> float:
-        """Within what a difference of times decides nothing: 0 where times hold, infinite where nothing is known."""
+        """How small a difference of times is noise: 0 where times are exact, infinite where nothing is known."""
         if self.scatter_percent is None and self.is_busy:
             return inf
         return self.off_percent or 0.0

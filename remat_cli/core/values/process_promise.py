@@ -39,19 +39,11 @@ class ProcessPromise(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_metadata(cls, entries: Mapping[str, str]) -> Self:
-        """What a file's metadata says; older files say nothing."""
+        """What a file's metadata says; older files say nothing, and what cannot be read says nothing."""
         budget = entries.get(PROCESS_BUDGET_KEY, "")
-        return cls(
-            int(budget) if budget.isdecimal() else None,
-            entries.get(COUNT_MAPPED_KEY) == "true",
-            _memory(entries.get(PROCESS_KEY, "")),
-        )
-
-
-def _memory(text: str) -> ProcessMemory | None:
-    """The figures that a text says; None where it says nothing, or nothing that can be read."""
-    figures = dict(part.split("=", 1) for part in text.split("; ") if "=" in part)
-    try:
-        return msgspec.convert(figures, ProcessMemory, strict=False)
-    except msgspec.ValidationError:
-        return None
+        figures = dict(part.split("=", 1) for part in entries.get(PROCESS_KEY, "").split("; ") if "=" in part)
+        try:
+            predicted = msgspec.convert(figures, ProcessMemory, strict=False)
+        except msgspec.ValidationError:
+            predicted = None
+        return cls(int(budget) if budget.isdecimal() else None, entries.get(COUNT_MAPPED_KEY) == "true", predicted)

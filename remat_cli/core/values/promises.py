@@ -168,19 +168,11 @@ def _judged_time(most_percent: float, overhead_percent: float | None, noise_perc
     return msgspec.structs.replace(found, kept=None) if is_open else found
 
 
-def _of_process(promised: float) -> float:
-    return promised * (1 + PROCESS_SHARE) + PROCESS_ROOM_BYTES
-
-
-def _after_sizes(promised: float) -> float:
-    return max(promised * (1 + RATCHET_SHARE), promised + RATCHET_ROOM_BYTES)
-
-
 LIMITS: Final[Mapping[str, Callable[[float], float]]] = MappingProxyType(
     {
-        **dict.fromkeys(PHASES, _of_process),
+        **dict.fromkeys(PHASES, lambda promised: promised * (1 + PROCESS_SHARE) + PROCESS_ROOM_BYTES),
         "runs_at_sizes": lambda promised: promised + KEPT_BYTES,
-        "after_all_sizes": _after_sizes,
+        "after_all_sizes": lambda promised: max(promised * (1 + RATCHET_SHARE), promised + RATCHET_ROOM_BYTES),
     }
 )
 """The most that keeps a promise, by measure; as promised where it is not listed."""

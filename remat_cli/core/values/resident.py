@@ -163,12 +163,12 @@ def budget_check(budget_bytes: int, needed_bytes: int | None) -> Check:
 
 def phase_checks(predicted: ProcessMemory, seen: ProcessMemory) -> tuple[Check, ...]:
     """What was predicted of each phase of a process, beside what was measured."""
-    return tuple(_phase_check(phase, predicted.of_phase(phase), seen.of_phase(phase)) for phase in PHASES)
-
-
-def _phase_check(phase: str, promised: int, measured: int) -> Check:
-    line = f"{PHASE_WORDS[phase]} held {format_bytes(max(0, measured))}, promised {format_bytes(promised)}"
-    return Check(judged(phase, promised, measured), line)
+    checks = []
+    for phase in PHASES:
+        promised, measured = predicted.of_phase(phase), seen.of_phase(phase)
+        line = f"{PHASE_WORDS[phase]} held {format_bytes(max(0, measured))}, promised {format_bytes(promised)}"
+        checks.append(Check(judged(phase, promised, measured), line))
+    return tuple(checks)
 
 
 PHASE_WORDS = {

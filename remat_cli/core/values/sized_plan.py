@@ -11,7 +11,7 @@ from remat_cli.core.schedule.loops import is_loop
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.sizes import Dim, SizeFamily
 
 
@@ -53,7 +53,8 @@ def plan_at(plan: PlanFile, sizes: Mapping[str, int]) -> PlanFile:
         made = ", ".join(f"{name}={size}" for name, size in plan.request.dims.items())
         raise ModelError(f"the plan was made for one size{f', {made}' if made else ''}: inspect it without --dim")
     chosen = _chosen(plan, family, sizes)
-    graph, now = plan.graph, _resized(plan.graph, known.dims, chosen)
+    tensors = tuple(_at(tensor, known.dims.get(tensor.name), chosen) for tensor in plan.graph.tensors)
+    graph, now = plan.graph, msgspec.structs.replace(plan.graph, tensors=tensors)
     first = _simulated(plan, graph, plan.profile)
     profile = _profile_at(plan.profile, graph, now)
     then = _simulated(plan, now, profile)
@@ -82,6 +83,7 @@ def plan_at(plan: PlanFile, sizes: Mapping[str, int]) -> PlanFile:
 
 
 def _chosen(plan: PlanFile, family: SizeFamily, sizes: Mapping[str, int]) -> dict[str, int]:
+    """All named dimensions, at these sizes or as large as they get; refused where the plan is not for them."""
     ranges = {each.name: each for each in family.ranges}
     for name, size in sizes.items():
         if name not in ranges and plan.request.dims.get(name) != size:
@@ -94,13 +96,8 @@ def _chosen(plan: PlanFile, family: SizeFamily, sizes: Mapping[str, int]) -> dic
     return chosen
 
 
-def _resized(graph: Graph, dims: Mapping[str, tuple[Dim, ...]], sizes: Mapping[str, int]) -> Graph:
-    return msgspec.structs.replace(
-        graph, tensors=tuple(_at(tensor, dims.get(tensor.name), sizes) for tensor in graph.tensors)
-    )
-
-
 def _at(tensor: Tensor, dims: tuple[Dim, ...] | None, sizes: Mapping[str, int]) -> Tensor:
+    """A tensor as large as it is at some sizes; None: it never varies."""
     if dims is None:
         return tensor
     shape = tuple(dim.at(sizes) for dim in dims)
@@ -112,16 +109,13 @@ def _at(tensor: Tensor, dims: tuple[Dim, ...] | None, sizes: Mapping[str, int]) 
 def _profile_at(profile: Profile, graph: Graph, now: Graph) -> Profile:
     """Costs with what ops take inside: a loop takes a second copy of its results there, which is smaller then."""
     fewer = [one.size_bytes - other.size_bytes for one, other in zip(graph.tensors, now.tensors, strict=True)]
-    costs = [
-        _with_less(cost, sum(fewer[each] for each in op.outputs)) if is_loop(op.name) else cost
-        for op, cost in zip(graph.ops, profile.ops, strict=True)
-    ]
+    costs = list(profile.ops)
+    for number, (op, cost) in enumerate(zip(graph.ops, profile.ops, strict=True)):
+        if is_loop(op.name):
+            left_bytes = max(0, cost.workspace_bytes - sum(fewer[each] for each in op.outputs))
+            costs[number] = msgspec.structs.replace(cost, workspace_bytes=left_bytes)
     inputs = sum(fewer[tensor] for tensor in graph.model_inputs)
     return msgspec.structs.replace(profile, ops=tuple(costs), input_bytes=profile.input_bytes - inputs)
-
-
-def _with_less(cost: OpCost, fewer_bytes: int) -> OpCost:
-    return msgspec.structs.replace(cost, workspace_bytes=max(0, cost.workspace_bytes - fewer_bytes))
 
 
 def _simulated(plan: PlanFile, graph: Graph, profile: Profile) -> Plan:

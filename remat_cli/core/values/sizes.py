@@ -31,7 +31,7 @@ class SizeRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def sizes(self) -> range:
-        """All that it may be."""
+        """All sizes that it may have."""
         return range(self.low, self.high + 1, self.step)
 
     def down_from(self, size: int) -> int:
@@ -92,7 +92,7 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """All that it depends on."""
+        """The named dimensions that it depends on."""
         found = frozenset(name for term in self.terms for name in term.names)
         return found if self.within is None else found.union(*(each.names for each in self.within.factors))
 
@@ -104,7 +104,7 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def symbol(self) -> str | None:
-        """The name that it is, and nothing more."""
+        """The name of a dimension that is just that; None for other expressions."""
         is_plain = len(self.terms) == 1 and (self.terms[0].factor, self.offset, self.divisor) == (1, 0, 1)
         is_plain = is_plain and self.within is None
         return self.terms[0].names[0] if is_plain and len(self.terms[0].names) == 1 else None
@@ -180,12 +180,16 @@ def _candidates(samples: Sequence[Sample]) -> Iterator[Dim]:
     for most in range(1, MOST_TERMS + 1):
         for chosen in itertools.combinations(products, most):
             yield from _sums(chosen, samples)
+    sizes, value = samples[0]
     for name in known:
-        yield from _rounded(name, samples)
+        for divisor in range(2, MOST_DIVISOR + 1):
+            least = value * divisor - sizes[name]
+            for offset in range(least, least + divisor):
+                yield Dim((Term((name,)),), offset, divisor)
 
 
 def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Iterator[Dim]:
-    """Factors of these products, and an offset, by least squares; fractions as whole numbers that are divided."""
+    """Fit factors of these products and an offset by least squares; fractions become whole numbers and a divisor."""
     rows = [[*(math.prod(sizes[name] for name in names) for names in chosen), 1] for sizes, _ in samples]
     if len(samples) <= len(chosen) + 1:
         return
@@ -196,14 +200,6 @@ def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Itera
         *whole, offset = (int(each * divisor) for each in found)
         if all(whole):
             yield Dim(tuple(map(Term, chosen, whole)), offset, divisor)
-
-
-def _rounded(name: str, samples: Sequence[Sample]) -> Iterator[Dim]:
-    sizes, value = samples[0]
-    for divisor in range(2, MOST_DIVISOR + 1):
-        least = value * divisor - sizes[name]
-        for offset in range(least, least + divisor):
-            yield Dim((Term((name,)),), offset, divisor)
 
 
 class SizeFamily(msgspec.Struct, frozen=True):
@@ -251,29 +247,22 @@ class SizeFamily(msgspec.Struct, frozen=True):
         for order in itertools.permutations(self.ranges):
             sizes = {each.name: each.low for each in self.ranges} | self.fixed
             for each in order:
-                sizes[each.name] = self._most(each, sizes)
-                if bound is not None:
-                    sizes[each.name] = _most_within(bound, each, sizes)
+                sizes[each.name] = self._most(each, sizes, bound)
             found[tuple(sizes[each.name] for each in self.ranges)] = sizes
-        return tuple(sorted(found.values(), key=self._rank, reverse=True))
+        largest_first = sorted(found, key=lambda numbers: (max(numbers), math.prod(numbers)), reverse=True)
+        return tuple(found[numbers] for numbers in largest_first)
 
-    def _rank(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        numbers = [sizes[each.name] for each in self.ranges]
-        return max(numbers), math.prod(numbers)
-
-    def _most(self, each: SizeRange, sizes: Mapping[str, int]) -> int:
+    def _most(self, each: SizeRange, sizes: Mapping[str, int], bound: SizeBound | None) -> int:
+        """The most that a dimension may be beside sizes of the others; its least where even that breaks a limit."""
         limits = [limit for limit in self.limits if each.name in limit.names]
-        return _last(each.sizes, lambda size: all(limit.holds({**sizes, each.name: size}) for limit in limits))
-
-
-def _most_within(bound: SizeBound, each: SizeRange, sizes: Mapping[str, int]) -> int:
-    """The most that a dimension may be within a bound, up to what it is; its least where that is not within."""
-    rising = range(each.low, sizes[each.name] + 1, each.step)
-    return _last(rising, lambda size: bound.holds({**sizes, each.name: size}))
+        most = _last(each.sizes, lambda size: all(limit.holds({**sizes, each.name: size}) for limit in limits))
+        if bound is None:
+            return most
+        return _last(range(each.low, most + 1, each.step), lambda size: bound.holds({**sizes, each.name: size}))
 
 
 def _last(rising: Sequence[int], holds: Callable[[int], bool]) -> int:
-    """The last of rising numbers for which something holds that does not hold again once it fails; else the first."""
+    """Bisect rising numbers for the last for which something holds, which fails for all behind it; else the first."""
     return rising[max(0, bisect.bisect_left(rising, True, key=lambda size: not holds(size)) - 1)]
 
 

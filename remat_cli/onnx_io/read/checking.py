@@ -1,4 +1,4 @@
-"""What the ONNX checker is shown of a model that the runtime optimised."""
+"""Shows the ONNX checker a model that the runtime optimised, without the ops that ONNX does not know."""
 
 import functools
 from collections.abc import Iterator
@@ -50,6 +50,7 @@ def all_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 @functools.cache
 def _is_in_onnx(op_type: str, version: int) -> bool:
+    """Whether a version of ONNX's own operators has an op."""
     try:
         onnx.defs.get_schema(op_type, version)
     except onnx.defs.SchemaError:

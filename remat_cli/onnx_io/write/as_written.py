@@ -149,6 +149,7 @@ class _Walk:
         return f"{'own' if value.graph is graph else 'outer'} {self.weights[value]}"
 
     def _attribute(self, attribute: ir.Attr) -> Iterator[str]:
+        """What an attribute says; a graph in it line by line, with the numbers of the values around it."""
         if attribute.is_ref():
             yield f"{attribute.type} of {attribute.ref_attr_name}"
         elif attribute.type == ir.AttributeType.GRAPH:

@@ -73,12 +73,8 @@ def _too_early(drafts: Sequence[Draft]) -> set[int]:
     if not early:
         order = ready_order(wirings)
         early = {op for place, op in enumerate(order) if op > place}
-    return {_step_of(drafts, op) for op in early}
-
-
-def _step_of(drafts: Sequence[Draft], index: int) -> int:
-    """The step at a place, or the next one if a gate helper stands there."""
-    return next(draft.step for draft in drafts[index:] if draft.step >= 0)
+    # Where a gate helper stands, the next step.
+    return {next(draft.step for draft in drafts[op:] if draft.step >= 0) for op in early}
 
 
 def _merged(drafts: Sequence[Draft]) -> set[int]:
@@ -155,6 +151,14 @@ def weave(scene: Scene, gated: Collection[int]) -> Woven:
     return Woven(tuple(writer.drafts), writer.zeros, writer.types, weaver.gates)
 
 
+SETTINGS: Mapping[str, tuple[int, ...]] = {"QuantizeLinear": (1,), "DequantizeLinear": (1, 0)}
+"""Which inputs must pass through gates at ops that quantize.
+
+The runtime moves these ops past views and copies them for each reader, even without any other optimisation, but only
+while their scale is constant. The values to dequantize are gated for the sake of the seal behind the op.
+"""
+
+
 @dataclass
 class _Weaver:
     """What is known while steps are written: `views` are the values to read instead of others from now on.
@@ -171,10 +175,12 @@ class _Weaver:
 
     def add(self, number: int, step: Draft, gated: bool) -> None:
         """Append a step with the gates it needs."""
-        idle = _is_idle(step) and step.reads[0] not in self.scene.opaque
+        is_identity = step.op_type == "Identity" and step.domain in ("", "ai.onnx")
+        idle = is_identity and step.reads[0] not in self.scene.opaque
         fresh = [name for name in step.all_reads if name in self.scene.barriers and name not in self.views]
         apart = [] if idle else [name for name in self.scene.apart.get(number, ()) if name not in self.scene.barriers]
-        through = list(dict.fromkeys([*fresh, *apart, *_settings(step)]))
+        settings = [step.reads[place] for place in SETTINGS.get(step.op_type, ())]
+        through = list(dict.fromkeys([*fresh, *apart, *settings]))
         unread = self._unread(number)
         if (gated or unread) and not through and not idle:
             through = [self._choose(step)]
@@ -191,11 +197,12 @@ class _Weaver:
                 self.writer.drafts.append(guard.draft(guard_name, begins_with))
                 passage.token = guard_name
             # Write a view of each value, each waiting for the one before, the first for the token.
-            values = [*unread[1:], *through]
-            for position, name in enumerate(values):
+            for position, name in enumerate([*unread[1:], *through]):
                 prefix = f"remat_gate/{step.name}/{position}"
                 value, counter = self.views.get(name, name), self.writer.count(prefix, passage.token)
-                if self._is_shape(name):
+                known = self.scene.types[name]
+                if name in self.scene.weights and known.dtype == "int64" and len(known.shape) == 1:
+                    # A constant that says a shape: the runtime looks through views of these.
                     op_type, argument = self.writer.plus_nothing(prefix, counter)
                 else:
                     op_type, argument = self.writer.view(prefix, counter, value)
@@ -207,11 +214,6 @@ class _Weaver:
         draft = step.reading(passage.new)
         self.writer.drafts.append(self._opaque_view(draft, passage.token) if idle else draft)
         self._seal(step, passage)
-
-    def _is_shape(self, name: str) -> bool:
-        """Whether a value is a constant that says a shape: the runtime looks through views of these."""
-        kind = self.scene.types[name]
-        return name in self.scene.weights and kind.dtype == "int64" and len(kind.shape) == 1
 
     def _opaque_view(self, draft: Draft, token: str) -> Draft:
         """An Identity, which the runtime might remove, as a gate of its own: a view that it cannot see through."""
@@ -288,23 +290,6 @@ class _Passage:
     token: str = ""
 
 
-def _is_idle(step: Draft) -> bool:
-    return step.op_type == "Identity" and step.domain in ("", "ai.onnx")
-
-
-def _settings(step: Draft) -> tuple[str, ...]:
-    """What must pass through gates at ops that quantize.
-
-    The runtime moves them past views and copies them for each reader, even without any other optimisation, but only
-    while their scale is constant. The values to dequantize are gated for the sake of the seal behind the op.
-    """
-    if step.op_type == "QuantizeLinear":
-        return (step.reads[1],)
-    if step.op_type == "DequantizeLinear":
-        return (step.reads[1], step.reads[0])
-    return ()
-
-
 # Results that had several readers and now have one: the runtime may fuse maker and reader where it could not before.
 #
 # Convolution and activation, MatMul and Add, and many longer patterns are fused when the first result has no other
@@ -326,21 +311,14 @@ def newly_lone_reads(model: ir.Model, steps: tuple[Draft, ...]) -> dict[int, tup
     outputs = {value.name for value in model.graph.outputs}
     found: dict[int, tuple[str, ...]] = {}
     for number, step in enumerate(steps):
-        names = [name for name in step.all_reads if name in maker and name not in outputs and name in step.reads]
-        apart = tuple(name for name in names if _may_fuse(maker[name], step, now[name], before[_tensor(maker, name)]))
+        apart: list[str] = []
+        for name in (name for name in step.all_reads if name in maker and name not in outputs and name in step.reads):
+            made_by = maker[name]
+            assert made_by.source is not None
+            tensor = made_by.source.outputs[made_by.makes.index(name)].name or ""
+            may_fuse = now[name] == 1 or made_by.op_type == "Transpose"
+            if may_fuse and now[name] < before[tensor] and NCHWC not in (made_by.domain, step.domain):
+                apart.append(name)
         if apart:
-            found[number] = apart
+            found[number] = tuple(apart)
     return found
-
-
-def _tensor(maker: dict[str, Draft], name: str) -> str:
-    """The tensor of which a value is an instance."""
-    draft = maker[name]
-    assert draft.source is not None
-    return draft.source.outputs[draft.makes.index(name)].name or ""
-
-
-def _may_fuse(maker: Draft, reader: Draft, now: int, before: int) -> bool:
-    if NCHWC in (maker.domain, reader.domain) or now >= before:
-        return False
-    return now == 1 or maker.op_type == "Transpose"

@@ -26,7 +26,13 @@ def loads_from(model: ir.Model, made_with: str, *, is_packed: bool = False) -> s
     opset = imports.get("", imports.get("ai.onnx", 0))
     needs = {OLDEST, _first_with(OPSETS, opset, made_with), _first_with(FORMATS, model.ir_version, made_with)}
     needs.add(_first_with(ML_OPSETS, imports.get("ai.onnx.ml", 0), made_with))
-    needs.update(_kernel_from(node, opset, made_with) for node in all_nodes(model))
+    # The first version that has each kernel; ops of the user's own come with their library.
+    for node in all_nodes(model):
+        if node.domain == CONTRIB:
+            needs.add(SINCE.get(node.op_type, made_with))
+        elif node.domain in ("", "ai.onnx"):
+            late = (version for (op, since), version in LATE_KERNELS.items() if op == node.op_type and opset >= since)
+            needs.add(next(late, OLDEST))
     if is_packed:
         needs.add(PACKED_FROM)
     return newest(needs)
@@ -34,16 +40,6 @@ def loads_from(model: ir.Model, made_with: str, *, is_packed: bool = False) -> s
 
 def _first_with(table: Mapping[str, int], number: int, made_with: str) -> str:
     return next((version for version, most in table.items() if number <= most), made_with)
-
-
-def _kernel_from(node: ir.Node, opset: int, made_with: str) -> str:
-    """The first version that has a node's kernel; ops of the user's own come with their library."""
-    if node.domain == CONTRIB:
-        return SINCE.get(node.op_type, made_with)
-    if node.domain in ("", "ai.onnx"):
-        late = (version for (op, since), version in LATE_KERNELS.items() if op == node.op_type and opset >= since)
-        return next(late, OLDEST)
-    return OLDEST
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:

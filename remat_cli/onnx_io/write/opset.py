@@ -94,6 +94,7 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
 
 
 def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a node means the same under a newer operator set: by the schemas of both, and its inputs' shapes."""
     if node.domain not in ONNX_DOMAINS:
         return True
     try:
@@ -108,17 +109,10 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
         return False
     given = [port.name for port, value in zip(before.inputs, node.inputs, strict=False) if value is not None]
     places = [port.name for port in after.inputs][: len(node.inputs)]
-    return (
-        given == [name for name in places if name in given]
-        and not has_body(node)
-        and _same_defaults(node, before, after)
-    )
-
-
-def _same_defaults(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> bool:
-    """Whether attributes that are not given have the same default value in both versions."""
-    common = set(before.attributes) & set(after.attributes) - set(node.attributes)
-    return all(_default(before, name) == _default(after, name) for name in common)
+    # Attributes that are not given must have the same default value in both versions.
+    defaults = set(before.attributes) & set(after.attributes) - set(node.attributes)
+    has_same_defaults = all(_default(before, name) == _default(after, name) for name in defaults)
+    return given == [name for name in places if name in given] and not has_body(node) and has_same_defaults
 
 
 def _default(schema: onnx.defs.OpSchema, name: str) -> bytes:

@@ -249,20 +249,21 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
         if (tensor.nbytes >= SMALL_BYTES and runtime_name(tensor.dtype) not in UNSHARED) or name in outputs
     }
     stored: dict[str, StoredWeight] = {}
+    placed: dict[str, ir.TensorProtocol] = {}
     linked: dict[str, str] = {}
     with (folder / WEIGHTS_FILE).open("wb") as file:
         for name, tensor in large.items():
             if isinstance(tensor, ir.ExternalTensor):
                 location, offset = _linked(tensor, folder, linked), tensor.offset or 0
             else:
-                # Write a weight at the end of a file; returns where it starts.
-                append = file.tell()
+                location, offset = WEIGHTS_FILE, file.tell()
                 file.write(tensor.tobytes())
                 file.write(bytes(-tensor.nbytes % ALIGNMENT))
-                location, offset = WEIGHTS_FILE, append
-            dtype = runtime_name(tensor.dtype)
-            stored[name] = StoredWeight(location, offset, dtype, dims_of(tensor), tensor.nbytes)
-    placed = {name: _external(name, tensor, stored[name], folder) for name, tensor in large.items()}
+            dims, size = dims_of(tensor), tensor.nbytes
+            stored[name] = StoredWeight(location, offset, runtime_name(tensor.dtype), dims, size)
+            placed[name] = ir.ExternalTensor(
+                location, offset, size, tensor.dtype, shape=ir.Shape(dims), name=name, base_dir=folder
+            )
     return {**tensors, **placed}, stored
 
 
@@ -276,10 +277,3 @@ def _linked(tensor: ir.ExternalTensor, folder: Path, linked: dict[str, str]) -> 
         except OSError:  # another file system, or one without links
             shutil.copyfile(old, folder / linked[old])
     return linked[old]
-
-
-def _external(name: str, tensor: ir.TensorProtocol, stored: StoredWeight, folder: Path) -> ir.ExternalTensor:
-    shape = ir.Shape(stored.shape)
-    return ir.ExternalTensor(
-        stored.file, stored.offset, stored.size_bytes, tensor.dtype, shape=shape, name=name, base_dir=folder
-    )

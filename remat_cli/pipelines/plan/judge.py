@@ -44,16 +44,20 @@ def simulate_pipeline(chain: PipelineChain, schedule: PeriodicSchedule, model: M
         InvalidSchedule: a task runs before what it needs, or a device or a link does two things at once.
     """
     _check_shape(chain, schedule)
-    batches = _how_many(chain, schedule)
+    first = min(min(starts) for starts in schedule.starts)
+    last = max(max(starts) for starts in schedule.starts) + max(chain.forward + chain.backward)
+    in_pattern = len(schedule.starts)
+    # Three times as many as can be under way at once, and ten more.
+    batches = (3 * ((last - first) // schedule.period + 1) + 10) * in_pattern
     tasks = [_tasks_of(chain, schedule, batch) for batch in range(batches)]
     moves = [_moves_of(chain, schedule, batch) for batch in range(batches)]
     for done, moved in zip(tasks, moves, strict=True):
         _check_order(chain, schedule, done, moved)
-    _check_devices(chain, schedule, tasks)
-    _check_links(chain, schedule, moves)
+    _check_alone(chain, schedule, tasks, moves)
     memory = {device: _memory_of(device, chain, schedule, tasks, model) for device in sorted(set(schedule.devices))}
+    ends = sorted(done[-1].end for done in tasks)
     return PipelineRun(
-        _steady_period(schedule, tasks),
+        Fraction(ends[-1] - ends[-1 - in_pattern], in_pattern),  # between completions a whole pattern apart, at the end
         {device: max(held for _, held in line) for device, line in memory.items()},
         memory,
         tuple(_most_alive(chain, tasks, layer) for layer in range(1, chain.layers + 1)),
@@ -84,14 +88,6 @@ def _check_shape(chain: PipelineChain, schedule: PeriodicSchedule) -> None:
             apart = _device(chain, schedule, task) != _device(chain, schedule, task + 1)
             if apart != (start is not None):
                 raise InvalidSchedule(f"after task {task} a transfer is {'missing' if apart else 'too many'}")
-
-
-def _how_many(chain: PipelineChain, schedule: PeriodicSchedule) -> int:
-    """Three times as many as can be under way at once, and ten more."""
-    first = min(min(starts) for starts in schedule.starts)
-    last = max(max(starts) for starts in schedule.starts) + max(chain.forward + chain.backward)
-    in_pattern = len(schedule.starts)
-    return (3 * ((last - first) // schedule.period + 1) + 10) * in_pattern
 
 
 def _shift(schedule: PeriodicSchedule, batch: int) -> tuple[int, int]:
@@ -130,37 +126,24 @@ def _check_order(chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[_
                 )
 
 
-def _check_devices(chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[list[_Task]]) -> None:
-    by_device: dict[str, list[_Task]] = defaultdict(list)
+def _check_alone(
+    chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[list[_Task]], moves: list[dict[int, _Task]]
+) -> None:
+    """No device and no link does two things at once."""
+    groups: dict[str, list[_Task]] = defaultdict(list)
     for task in (task for done in tasks for task in done):
-        by_device[f"device {_device(chain, schedule, task.task)}"].append(task)
-    _check_alone(by_device)
-
-
-def _check_links(chain: PipelineChain, schedule: PeriodicSchedule, moves: list[dict[int, _Task]]) -> None:
-    by_link: dict[str, list[_Task]] = defaultdict(list)
+        groups[f"device {_device(chain, schedule, task.task)}"].append(task)
     for move in (move for moved in moves for move in moved.values()):
         ends = sorted((_device(chain, schedule, move.task), _device(chain, schedule, move.task + 1)))
-        by_link[f"the link between devices {ends[0]} and {ends[1]}"].append(move)
-    _check_alone(by_link)
-
-
-def _check_alone(groups: dict[str, list[_Task]]) -> None:
-    for place, tasks in groups.items():
-        lasting = sorted((task for task in tasks if task.end > task.start), key=lambda task: task.start)
+        groups[f"the link between devices {ends[0]} and {ends[1]}"].append(move)
+    for place, group in groups.items():
+        lasting = sorted((task for task in group if task.end > task.start), key=lambda task: task.start)
         for one, other in pairwise(lasting):
             if other.start < one.end:
                 raise InvalidSchedule(
                     f"{place} does two things at time {other.start}: task {one.task} of mini-batch {one.batch} "
                     f"and task {other.task} of mini-batch {other.batch}"
                 )
-
-
-def _steady_period(schedule: PeriodicSchedule, tasks: list[list[_Task]]) -> Fraction:
-    """Difference of completions a whole pattern apart, at the end of the run."""
-    ends = sorted(done[-1].end for done in tasks)
-    in_pattern = len(schedule.starts)
-    return Fraction(ends[-1] - ends[-1 - in_pattern], in_pattern)
 
 
 def _memory_of(

@@ -299,15 +299,11 @@ def merge_places(line: Line, times: list[int], most: int) -> tuple[int, ...]:
             (1 + sums[bounds[at + 2]] - sums[bounds[at]]) / (1 + line.cut_bytes[cut]) for at, cut in enumerate(cuts)
         ]
         least = sorted(range(len(cuts)), key=worth.__getitem__)[: max(1, (len(cuts) - most) // 8)]
-        chosen = _apart(sorted(least))
-        cuts = [cut for at, cut in enumerate(cuts) if at not in chosen]
+        # No neighbours of one taken before: joining one pair changes the worth of the next.
+        taken: list[int] = []
+        for at in sorted(least):
+            if not taken or at > taken[-1] + 1:
+                taken.append(at)
+        joined = frozenset(taken)
+        cuts = [cut for at, cut in enumerate(cuts) if at not in joined]
     return (*cuts, len(times))
-
-
-def _apart(places: list[int]) -> frozenset[int]:
-    """Those that are no neighbours of one taken before: joining one pair changes the worth of the next."""
-    taken: list[int] = []
-    for place in places:
-        if not taken or place > taken[-1] + 1:
-            taken.append(place)
-    return frozenset(taken)

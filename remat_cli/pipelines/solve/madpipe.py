@@ -80,7 +80,13 @@ def madpipe(
         limits = replace(effort, seconds=seconds, below=best.period if best else None)
         best = _second_phase(chain, stages, memory, limits) or best
     if best:
-        _check(chain, best, memory)
+        run = simulate_pipeline(chain, best, "buf")
+        peak = max(run.peak_bytes.values())
+        if peak > memory or run.normalized_period != best.period:
+            raise BrokenSolver(
+                f"madpipe planned a period of {best.period} within {memory} bytes; "
+                f"the judge finds {run.normalized_period} and {peak}"
+            )
     return MadPipePlan(best, bound, below, is_exact)
 
 
@@ -153,13 +159,3 @@ def _second_phase(
         return contiguous_schedule(chain, cuts, plan.period) if plan and is_better else None
     answer = least_period(merge(chain, stages), len(set(owners)), memory, "buf", allocation=owners, effort=effort)
     return spell_out(chain, stages, answer.schedule) if answer.schedule else None
-
-
-def _check(chain: PipelineChain, schedule: PeriodicSchedule, memory: int) -> None:
-    run = simulate_pipeline(chain, schedule, "buf")
-    peak = max(run.peak_bytes.values())
-    if peak > memory or run.normalized_period != schedule.period:
-        raise BrokenSolver(
-            f"madpipe planned a period of {schedule.period} within {memory} bytes; "
-            f"the judge finds {run.normalized_period} and {peak}"
-        )

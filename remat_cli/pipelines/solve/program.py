@@ -33,7 +33,8 @@ class PipelineProgram:
         self._always = self.model.new_constant(1)
         self._never = self.model.new_constant(0)
         self._longest = max(1, chain.longest_period)
-        self.period = self.model.new_int_var(max(1, -(-_load(chain) // devices)), self._longest, "T")
+        least = -(-(sum(chain.forward) + sum(chain.backward)) // devices)
+        self.period = self.model.new_int_var(max(1, least), self._longest, "T")
         self._together = self._devices(devices, allocation)
         self._start = {k: self._begin(f"t{k}", self._duration(k)) for k in self._tasks}
         self.model.add(self._start[1] == 0)
@@ -215,13 +216,11 @@ class PipelineProgram:
             held += self._output(q) * waits
         return held
 
-    def _peaks(self) -> list[Expression]:
-        """Where memory can peak: without what tasks work on, only when a forward begins."""
-        return [self._held(k) for k in (self._tasks if self._kind == "full" else range(1, self._n + 1))]
-
     def limit_memory(self, memory: Expression) -> None:
         """No device may hold more bytes: a number, or a variable of the model."""
-        for held in self._peaks():
+        # Without what tasks work on memory peaks only when a forward begins.
+        peaks = [self._held(k) for k in (self._tasks if self._kind == "full" else range(1, self._n + 1))]
+        for held in peaks:
             self.model.add(held <= memory)
 
     def schedule(self, value: Callable[[Any], int]) -> PeriodicSchedule:
@@ -243,10 +242,6 @@ class PipelineProgram:
                 moves.append(None)
             starts.append(_next_at(ready, value(self._start[k + 1]), period))
         return PeriodicSchedule(period, tuple(devices), (tuple(starts),), (tuple(moves),))
-
-
-def _load(chain: PipelineChain) -> int:
-    return sum(chain.forward) + sum(chain.backward)
 
 
 def _next_at(ready: int, offset: int, period: int) -> int:

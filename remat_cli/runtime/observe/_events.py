@@ -90,7 +90,7 @@ def read_runs(path: Path) -> tuple[ProfiledRun, ...]:
         if event.cat == "Node" and event.name.endswith(SUFFIX):
             events.append(_event(event))
         elif event.cat == "Session" and event.name == "model_run":
-            runs.append(ProfiledRun(_without_nested(events), event.dur))
+            runs.append(ProfiledRun(without_nested(events), event.dur))
             events = []
     return tuple(runs)
 
@@ -110,6 +110,7 @@ def require_counters(run: ProfiledRun) -> None:
 
 
 def _event(raw: _RawEvent) -> ProfileEvent:
+    """The kernel that an event speaks of."""
     args = raw.args
     requested = args.mem_bytes_requested_in_use
     return ProfileEvent(
@@ -133,7 +134,7 @@ def _tensor_type(entry: dict[str, tuple[int, ...]]) -> TensorType:
     return TensorType(PACKED.sub(r"\1", dtype.lower()), shape)
 
 
-def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
+def without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
     """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it.
 
     Of a file in the steady form only the graph inside is of interest, as if there were no form, and no primers; of a

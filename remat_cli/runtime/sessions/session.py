@@ -338,16 +338,17 @@ def optimize(
     ort = import_ort()
     options = new_options(ort)
     options.graph_optimization_level = _levels(ort)[level]
-    options.enable_mem_reuse = (
-        False  # nothing runs, and what looks for buffers to use again takes squares of their number
-    )
+    # Nothing runs, and what looks for buffers to use again takes squares of their number.
+    options.enable_mem_reuse = False
     options.optimized_model_filepath = str(target)
     options.intra_op_num_threads = intra_op_threads
     for library in custom_ops:
         with runtime_errors(f"custom operators {library} do not load"):
             options.register_custom_ops_library(library)
     if needs_data_file(source):
-        _put_weights_beside(options, target)
+        add = options.add_session_config_entry
+        add("session.optimized_model_external_initializers_file_name", data_file(target).name)
+        add("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALLEST_EXTERNAL_BYTES))
     doing = Doing("ONNX Runtime cannot optimise ", source.name)
     with runtime_errors(doing):
         guarded(
@@ -384,12 +385,6 @@ def needs_data_file(source: Path) -> bool:
 def data_file(target: Path) -> Path:
     """Where the weights of an optimised model are when they do not lie inside it."""
     return target.with_name(f"{target.name}.data")
-
-
-def _put_weights_beside(options: Any, target: Path) -> None:
-    add = options.add_session_config_entry
-    add("session.optimized_model_external_initializers_file_name", data_file(target).name)
-    add("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALLEST_EXTERNAL_BYTES))
 
 
 def _mentions(path: Path, word: bytes) -> bool:

@@ -74,6 +74,7 @@ def run_file(job: FileJob, advance: Advance) -> FileRuns:
 
 
 def _seen(path: Path, feeds: Sequence[dict[str, Array]], settings: SessionSettings) -> SessionSeen:
+    """What a session shows, which is gone when this returns, before another one is opened."""
     doing = running(path)
     prints = []
     with profiled_session(path, settings) as (session, runs), runtime_errors(doing):
