@@ -175,24 +175,25 @@ def _tap_by_tap(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value,
     for tap in np.ndindex(*window.kernel):
         reach = [(count - 1) * stride + 1 for count, stride in zip(window.results, window.strides, strict=True)]
         ends = [first + length for first, length in zip(tap, reach, strict=True)]
-        parts.append(rules_conv._by_product(tape, crop(tape, padded, tap, ends, window.strides), grad, group))
+        parts.append(rules_conv.weight_by_product(tape, crop(tape, padded, tap, ends, window.strides), grad, group))
     joined = tape.op("Concat", *parts, axis=-1)
     return tape.op("Reshape", joined, tape.ints(*shape_of(joined)[:LEADING], *window.kernel))
 
 
 def _product(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    return rules_conv._by_product(tape, rules_conv._read_only(tape, window, image), grad, group)
+    ends = [size + min(high, 0) for size, high in zip(window.sizes, window.highs, strict=True)]
+    return rules_conv.weight_by_product(tape, crop(tape, image, [0] * window.rank, ends, window.strides), grad, group)
 
 
 IMAGE_FORMS: Mapping[str, Form] = {
-    "ConvTranspose": rules_conv._transposed,
-    "turned weights by phase": rules_conv._gathered,
+    "ConvTranspose": rules_conv.transposed_image,
+    "turned weights by phase": rules_conv.gathered_image,
     "dilated gradient": _dilated,
 }
 WEIGHT_FORMS: Mapping[str, Form] = {
-    "images as groups": rules_conv._by_sample,
-    "batch as channels": rules_conv._over_batch,
-    "channels as batch": rules_conv._channels_as_batch,
+    "images as groups": rules_conv.weight_by_sample,
+    "batch as channels": rules_conv.weight_over_batch,
+    "channels as batch": rules_conv.weight_by_channels_as_batch,
     "product of each image": _product,
     "product of each tap": _tap_by_tap,
 }

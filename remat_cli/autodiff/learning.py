@@ -58,12 +58,14 @@ def class_axis_of(output: ir.Value, chosen: int | None) -> int:
     return axis % rank
 
 
-def _class_target(output: ir.Value, axis: int) -> tuple[ir.DataType, tuple[int, ...]]:
+def class_target(output: ir.Value, axis: int) -> tuple[ir.DataType, tuple[int, ...]]:
+    """The index of a class for each place of an output, without its axis of classes."""
     shape = shape_of(output)
     return CLASS_INDEX, shape[:axis] + shape[axis + 1 :]
 
 
-def _same_target(output: ir.Value, axis: int) -> tuple[ir.DataType, tuple[int, ...]]:
+def same_target(output: ir.Value, axis: int) -> tuple[ir.DataType, tuple[int, ...]]:
+    """A value for each element of an output, of its type."""
     return element_type(output), shape_of(output)
 
 
@@ -79,7 +81,7 @@ def _call(op_type: str, axis_matters: bool = False) -> Callable[[Recorder, ir.Va
     return write
 
 
-def _dice(recorder: Recorder, output: ir.Value, target: ir.Value, axis: int) -> ir.Value:
+def dice(recorder: Recorder, output: ir.Value, target: ir.Value, axis: int) -> ir.Value:
     """One minus the overlap of sigmoid and target, for each sample and channel, averaged."""
     tape, rank = recorder.tape, len(shape_of(output))
     axes = tape.ints(*range(min(2, rank - 1), rank))
@@ -95,7 +97,7 @@ def _dice(recorder: Recorder, output: ir.Value, target: ir.Value, axis: int) -> 
     return recorder.op("Sub", tape.scalar(1.0, output), mean)
 
 
-def _cross_entropy_form(tape: Tape, call: Call) -> WrittenForm:
+def cross_entropy(tape: Tape, call: Call) -> WrittenForm:
     """Mean of minus the log probability of the right class; log probabilities are kept."""
     axis = call.integer("axis")
     log_chance = tape.op("LogSoftmax", call.input(0), axis=axis)
@@ -104,7 +106,7 @@ def _cross_entropy_form(tape: Tape, call: Call) -> WrittenForm:
     return WrittenForm((tape.op("Neg", tape.op("ReduceMean", right, keepdims=0)),), (log_chance,))
 
 
-def _cross_entropy(tape: Tape, call: Call, grads: Grads) -> Found:
+def cross_entropy_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Probabilities less one at the right class, over the number of samples."""
     axis, shape, (log_chance,) = call.integer("axis"), call.shape(0), call.saved
     scale = _scaled(tape, grads[0], shape[axis] / prod(shape))
@@ -114,24 +116,26 @@ def _cross_entropy(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("ScatterElements", chance, index, one, axis=axis, reduction="add")}
 
 
-def _mse_form(tape: Tape, call: Call) -> WrittenForm:
+def mean_squared_error(tape: Tape, call: Call) -> WrittenForm:
     """Mean of squared differences; the differences are kept."""
     difference = tape.op("Sub", call.input(0), call.input(1))
     mean = tape.op("ReduceMean", tape.op("Mul", difference, difference), keepdims=0)
     return WrittenForm((mean,), (difference,))
 
 
-def _mse(tape: Tape, call: Call, grads: Grads) -> Found:
+def mean_squared_error_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Twice the difference, over the number of elements."""
     return {0: tape.op("Mul", call.saved[0], _scaled(tape, grads[0], 2 / prod(call.shape(0))))}
 
 
-def _l1_form(tape: Tape, call: Call) -> WrittenForm:
+def mean_absolute_error(tape: Tape, call: Call) -> WrittenForm:
     """Mean of absolute differences; the differences are kept."""
     difference = tape.op("Sub", call.input(0), call.input(1))
     return WrittenForm((tape.op("ReduceMean", tape.op("Abs", difference), keepdims=0),), (difference,))
 
 
-def _l1(tape: Tape, call: Call, grads: Grads) -> Found:
+def mean_absolute_error_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The sign of the difference, over the number of elements."""
     sign = tape.op("Sign", call.saved[0])
     return {0: tape.op("Mul", sign, _scaled(tape, grads[0], 1 / prod(call.shape(0))))}
 
@@ -146,15 +150,15 @@ def _scaled(tape: Tape, grad: ir.Value | None, factor: float) -> ir.Value:
 
 
 LOSS_RULES: Rules = {
-    f"{DOMAIN}:CrossEntropy": Rule(_cross_entropy, _cross_entropy_form, FIRST),
-    f"{DOMAIN}:MeanSquaredError": Rule(_mse, _mse_form, FIRST),
-    f"{DOMAIN}:MeanAbsoluteError": Rule(_l1, _l1_form, FIRST),
+    f"{DOMAIN}:CrossEntropy": Rule(cross_entropy_gradient, cross_entropy, FIRST),
+    f"{DOMAIN}:MeanSquaredError": Rule(mean_squared_error_gradient, mean_squared_error, FIRST),
+    f"{DOMAIN}:MeanAbsoluteError": Rule(mean_absolute_error_gradient, mean_absolute_error, FIRST),
 }
 LOSSES: Mapping[str, Loss] = {
-    "cross-entropy": Loss(_class_target, _call("CrossEntropy", axis_matters=True)),
-    "mse": Loss(_same_target, _call("MeanSquaredError")),
-    "l1": Loss(_same_target, _call("MeanAbsoluteError")),
-    "dice": Loss(_same_target, _dice),
+    "cross-entropy": Loss(class_target, _call("CrossEntropy", axis_matters=True)),
+    "mse": Loss(same_target, _call("MeanSquaredError")),
+    "l1": Loss(same_target, _call("MeanAbsoluteError")),
+    "dice": Loss(same_target, dice),
 }
 
 

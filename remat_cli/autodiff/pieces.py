@@ -45,7 +45,7 @@ def sign(tape: Tape, value: ir.Value) -> ir.Value:
 
 
 def _steep(tape: Tape, value: ir.Value) -> ir.Value:
-    """Beyond -1 or 1, unless it is 0."""
+    """A value times a very large number: beyond -1 or 1, unless it is 0."""
     return tape.op("Mul", value, tape.scalar(1 / smallest(value), value))
 
 
@@ -159,7 +159,7 @@ def _apart(tape: Tape, grad: ir.Value, cuts: Sequence[AxisCut]) -> ir.Value:
 
 
 def pad(tape: Tape, value: ir.Value, before: Sequence[int], after: Sequence[int]) -> ir.Value:
-    """Zeros around a value."""
+    """Put zeros around a value."""
     return tape.op("Pad", value, tape.ints(*before, *after)) if any(before) or any(after) else value
 
 
@@ -209,7 +209,8 @@ def ungather(tape: Tape, grad: ir.Value, axis: int, places: Array, size: int) ->
     count = len(places)
     if count == size and np.array_equal(places, np.arange(size)):
         return grad
-    if factor := _repeat_factor(places, size):
+    factor = count // size if size else 0
+    if factor > 1 and np.array_equal(places, np.repeat(np.arange(size), factor)):  # each is read so often in a row
         return sum_repeats(tape, grad, {axis: factor})
     shape = shape_of(grad)
     steps = np.unique(np.diff(places))
@@ -223,13 +224,6 @@ def ungather(tape: Tape, grad: ir.Value, axis: int, places: Array, size: int) ->
     nothing = tape.op("Cast", zeros(tape, (count,), grad), to=ir.DataType.INT64)
     hidden = tape.op("Add", tape.constant(places.astype(np.int64)), nothing)  # else spread beforehand, held for good
     return scatter_add(tape, grad, axis, hidden, size)
-
-
-def _repeat_factor(places: Array, size: int) -> int:
-    """How often each element is read in a row; 0 if they are not read like that."""
-    factor = len(places) // size if size else 0
-    fits = factor > 1 and np.array_equal(places, np.repeat(np.arange(size), factor))
-    return factor if fits else 0
 
 
 def _unshuffle(tape: Tape, grad: ir.Value, axis: int, places: Array, size: int) -> ir.Value:

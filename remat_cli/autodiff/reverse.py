@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from remat_cli.autodiff.rules import ZERO_GRADIENT
-from remat_cli.autodiff.tape import Call, Found, Rule, Rules, Tape, WrittenForm, may_be_float, shape_of
+from remat_cli.autodiff.tape import Call, Found, Rules, Tape, WrittenForm, may_be_float, shape_of
 from remat_cli.base.errors import RematError
 
 
@@ -36,12 +36,20 @@ class Recorder:
 
     def run(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
         """Write and remember an op; `names` are those of its results, "" for any, None for one that is left out."""
-        rule = self.rules.get(rule_name(call.domain, call.op_type))
-        wanted = self._wanted(call, rule)
+        kind = rule_name(call.domain, call.op_type)
+        rule = self.rules.get(kind)
+        needs = rule.needs if rule is not None else frozenset() if kind in ZERO_GRADIENT else None
+        wanted = frozenset(
+            place
+            for place, value in enumerate(call.inputs)
+            if value in self.active and (needs is None or place in needs)
+        )
         call = replace(call, wanted=wanted, seed=self.seed + len(self.tape.nodes))
         form = rule.form(self.tape, call) if rule is not None and rule.form else None
         form = form or WrittenForm(self._plainly(call, names))
-        self._name(form.outputs, names)
+        for value, name in zip(form.outputs, names, strict=False):
+            if value is not None and name and value.producer() is not None:
+                value.name = name  # as in the model, where a training form made it
         self.updates += form.updates
         if wanted:
             call = replace(call, outputs=form.outputs, saved=form.saved)
@@ -49,7 +57,7 @@ class Recorder:
             self.active.update(real)
             self.calls.append(call)
             if rule is None:
-                self.missing.update(dict.fromkeys(real, rule_name(call.domain, call.op_type)))
+                self.missing.update(dict.fromkeys(real, kind))
         return form.outputs
 
     def leading_to(self, ends: Sequence[ir.Value]) -> list[Call]:
@@ -67,12 +75,6 @@ class Recorder:
         first = [next((v for v in call.outputs if v in self.missing), None) for call in self.leading_to(ends)]
         return Counter(self.missing[value] for value in first if value is not None)
 
-    def _wanted(self, call: Call, rule: Rule | None) -> frozenset[int]:
-        if rule is None and rule_name(call.domain, call.op_type) in ZERO_GRADIENT:
-            return frozenset()
-        needs = frozenset(range(len(call.inputs))) if rule is None or rule.needs is None else rule.needs
-        return frozenset(place for place, value in enumerate(call.inputs) if place in needs and value in self.active)
-
     def _plainly(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
         """Write the op as it stands in the model."""
         node = ir.Node(
@@ -87,12 +89,6 @@ class Recorder:
             value.name = "" if name is None else name or None
         written = self.tape.write(node, f"loss/{call.op_type}")
         return tuple(value if value.name else None for value in written)
-
-    def _name(self, values: Sequence[ir.Value | None], names: Sequence[str | None]) -> None:
-        """Give results the names that they have in the model, where a training form made them."""
-        for value, name in zip(values, names, strict=False):
-            if value is not None and name and value.producer() is not None:
-                value.name = name
 
 
 def rule_name(domain: str, op_type: str) -> str:

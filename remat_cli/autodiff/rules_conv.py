@@ -18,8 +18,8 @@ def image_gradient(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Va
     # Where an axis has strides and dilations, the taps that reach an element do not lie side by side.
     is_apart = any(stride > 1 and step > 1 for stride, step in zip(window.strides, window.dilations, strict=True))
     if is_apart or _is_transposed_better(window, grad, weight, group):
-        return _transposed(tape, window, grad, weight, group)
-    return _gathered(tape, window, grad, weight, group)
+        return transposed_image(tape, window, grad, weight, group)
+    return gathered_image(tape, window, grad, weight, group)
 
 
 def _is_transposed_better(window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> bool:
@@ -41,7 +41,8 @@ def _is_transposed_better(window: ConvWindow, grad: ir.Value, weight: ir.Value, 
     return grads + image + columns <= WORTH_SPEED * max(gathered, 2 * image)
 
 
-def _transposed(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+def transposed_image(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+    """The image's gradient as a ConvTranspose of the result's, whatever the strides and dilations."""
     return tape.op(
         "ConvTranspose",
         grad,
@@ -54,8 +55,8 @@ def _transposed(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value
     )
 
 
-def _gathered(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
-    """Convolve the gradient once, without strides, with the weights turned round.
+def gathered_image(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Value, group: int) -> ir.Value:
+    """The image's gradient as a convolution of the result's, without strides, with the weights turned round.
 
     An element of the image at `stride * place + phase` is reached by every stride-th tap only: each phase is computed
     as channels of its own, from its taps alone, and the phases are interleaved afterwards.
@@ -151,31 +152,24 @@ def weight_gradient(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Va
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
     together = batch * results * channels // group * prod(window.kernel)
-    if _is_pointwise(window):
+    reads_padding = any(window.lows) or max(window.highs) > 0
+    is_pointwise = prod(window.kernel) == 1 and not reads_padding
+    if is_pointwise:
         # What strides leave out is not carried along.
-        image = _read_only(tape, window, image)
+        ends = [size + min(high, 0) for size, high in zip(window.sizes, window.highs, strict=True)]
+        image = crop(tape, image, [0] * window.rank, ends, window.strides)
         ones = (1,) * window.rank
         window = ConvWindow(window.results, window.results, ones, ones, ones, (0,) * window.rank)
         if batch == 1 or together <= WORTH_A_PRODUCT * prod(shape_of(grad)):
-            return _by_product(tape, image, grad, group)
+            return weight_by_product(tape, image, grad, group)
     if window.rank + (channels > group) > MOST_AXES:
-        return _channels_as_batch(tape, window, image, grad, group)
+        return weight_by_channels_as_batch(tape, window, image, grad, group)
     by_sample = batch == 1 or together <= prod(shape_of(grad))
-    return (_by_sample if by_sample else _over_batch)(tape, window, image, grad, group)
+    return (weight_by_sample if by_sample else weight_over_batch)(tape, window, image, grad, group)
 
 
-def _is_pointwise(window: ConvWindow) -> bool:
-    """Whether each result reads one element, none of them padding."""
-    return prod(window.kernel) == 1 and not any(window.lows) and max(window.highs) <= 0
-
-
-def _read_only(tape: Tape, window: ConvWindow, image: ir.Value) -> ir.Value:
-    ends = [size + min(high, 0) for size, high in zip(window.sizes, window.highs, strict=True)]
-    return crop(tape, image, [0] * window.rank, ends, window.strides)
-
-
-def _by_product(tape: Tape, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    """A matrix product for each image; the runtime's optimiser fuses the transposition into it."""
+def weight_by_product(tape: Tape, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+    """The weights' gradient by a matrix product for each image; the runtime fuses the transposition into it."""
     batch, channels, *sizes = shape_of(image)
     results = shape_of(grad)[1]
     flat = reshape(tape, image, (batch * group, channels // group, prod(sizes)))
@@ -184,16 +178,16 @@ def _by_product(tape: Tape, image: ir.Value, grad: ir.Value, group: int) -> ir.V
     return _summed(tape, products, batch, (results, channels // group, *[1] * len(sizes)))
 
 
-def _by_sample(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    """The images side by side as groups of one image."""
+def weight_by_sample(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+    """The weights' gradient by one convolution: the images lie side by side as groups of one image."""
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
     found = _correlated(tape, window, (image, grad), (batch * group, channels // group), (batch * results, 1))
     return _summed(tape, found, batch, (results, channels // group, *window.kernel))
 
 
-def _over_batch(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    """The batch as channels: adds up over it at once, from a gradient with the batch inside."""
+def weight_over_batch(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+    """The weights' gradient with the batch as channels: it adds up at once, and the gradient has the batch inside."""
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
     axes = range(LEADING, LEADING + window.rank)
@@ -228,7 +222,9 @@ def _correlated(
     )
 
 
-def _channels_as_batch(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
+def weight_by_channels_as_batch(
+    tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int
+) -> ir.Value:
     """For images of three axes, where none is left for planes: channels and batch change places in both."""
     axes = range(window.rank)
     batch, channels = shape_of(image)[:LEADING]
@@ -258,12 +254,12 @@ def _summed(tape: Tape, found: ir.Value, batch: int, shape: tuple[int, ...]) -> 
 IMAGE, WEIGHT, BIAS = 0, 1, 2
 
 
-def _conv(tape: Tape, call: Call, grads: Grads) -> Found:
+def conv(tape: Tape, call: Call, grads: Grads) -> Found:
     """Both gradients of a bilinear op are convolutions again."""
     return _bilinear(tape, call, grads, (call.input(IMAGE), only(grads)), image_gradient)
 
 
-def _conv_transpose(tape: Tape, call: Call, grads: Grads) -> Found:
+def conv_transpose(tape: Tape, call: Call, grads: Grads) -> Found:
     """The gradient of a convolution's image, so image and result change places."""
     return _bilinear(tape, call, grads, (only(grads), call.input(IMAGE)), _convolved)
 
@@ -300,6 +296,6 @@ def _convolved(tape: Tape, window: ConvWindow, image: ir.Value, weight: ir.Value
 
 
 RULES: Rules = {
-    "Conv": Rule(_conv),
-    "ConvTranspose": Rule(_conv_transpose),
+    "Conv": Rule(conv),
+    "ConvTranspose": Rule(conv_transpose),
 }

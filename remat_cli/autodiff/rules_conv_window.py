@@ -68,14 +68,10 @@ def _lows(call: Call, tight: ConvWindow) -> tuple[int, ...]:
     if how == "VALID":
         return (0,) * tight.rank
     extra = 0 if how == "SAME_UPPER" else 1
-    missing = _missing(call, tight)
-    return tuple((total + extra) // 2 for total in missing)
-
-
-def _missing(call: Call, tight: ConvWindow) -> list[int]:
-    """Padding on both sides together; the padding of a transposed convolution's result counts as read."""
+    # Padding on both sides together; the padding of a transposed convolution's result counts as read.
     unread = call.integers("output_padding", [0] * tight.rank)
-    return [max(high + more, 0) for high, more in zip(tight.highs, unread, strict=True)]
+    missing = [max(high + more, 0) for high, more in zip(tight.highs, unread, strict=True)]
+    return tuple((total + extra) // 2 for total in missing)
 
 
 def fit(

@@ -15,7 +15,7 @@ SKIP_EPSILON = 1e-12
 STANDARD_EPSILON = 1e-9  # added to the deviation by MeanVarianceNormalization, which has no attribute for it
 
 
-def _layer_norm(tape: Tape, call: Call) -> WrittenForm:
+def layer_norm(tape: Tape, call: Call) -> WrittenForm:
     """With mean and inverse deviation as further results where they have the type of the input."""
     real = element_type(call.input(0))
     saves = real == call.integer("stash_type", ir.DataType.FLOAT.value)
@@ -26,7 +26,7 @@ def _layer_norm(tape: Tape, call: Call) -> WrittenForm:
     return WrittenForm(results, results[1:])
 
 
-def _layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+def layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Layers as rows of a matrix: scale, bias, then input, with three full-size tensors alive at once.
 
     Sums over rows and along them are products with a vector, which need no temporaries.
@@ -110,22 +110,22 @@ def _normalised(call: Call) -> tuple[int, ...]:
     return call.shape()[call.integer("axis", -1) % len(call.shape()) :]
 
 
-def _skip_layer_norm(tape: Tape, call: Call) -> WrittenForm:
+def skip_layer_norm(tape: Tape, call: Call) -> WrittenForm:
     """Addition and layer normalisation in ops of the standard; the second and third result are never there."""
     total = tape.op("Add", call.input(0), call.input(1))
     if call.has(4):
         total = tape.op("Add", total, call.input(4))
-    form = _layer_norm(tape, _layers_of(call, total))
+    form = layer_norm(tape, _layers_of(call, total))
     return WrittenForm((form.outputs[0], None, None, total), (total, *form.saved))
 
 
-def _skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+def skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """What reaches the sum, through the layers and directly, reaches all that was added."""
     total, *saved = call.saved
     places = {0: frozenset({0, 1, 4}), 1: frozenset({2}), 2: frozenset({3})}
     wanted = frozenset(place for place, theirs in places.items() if theirs & call.wanted)
     inner = replace(_layers_of(call, total), saved=tuple(saved), wanted=wanted)
-    found = _layer_norm_gradient(tape, inner, grads)
+    found = layer_norm_gradient(tape, inner, grads)
     result = {place + 1: found[place] for place in (1, 2) if place in found}
     direct = grads[3] if len(grads) > 3 else None
     arrived = [grad for grad in (found.get(0), direct) if grad is not None]
@@ -136,13 +136,13 @@ def _skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def _layers_of(call: Call, total: ir.Value) -> Call:
-    """The layer normalisation inside."""
+    """The layer normalisation that is inside a SkipLayerNormalization."""
     epsilon = ir.AttrFloat32("epsilon", call.real("epsilon", SKIP_EPSILON))
     bias = call.input(3) if call.has(3) else None
     return replace(call, inputs=(total, call.input(2), bias), attributes={"epsilon": epsilon})
 
 
-def _lp_norm(tape: Tape, call: Call) -> WrittenForm:
+def lp_norm(tape: Tape, call: Call) -> WrittenForm:
     """Divided by its norm, as plain ops: only the CPU provider has a kernel, and the norm is wanted later."""
     x = call.input(0)
     axis = tape.ints(call.integer("axis", -1))
@@ -152,15 +152,15 @@ def _lp_norm(tape: Tape, call: Call) -> WrittenForm:
     return WrittenForm((tape.op("Mul", x, inverse),), (inverse,))
 
 
-def _lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
-    """From the result; zero where the norm is, which has no gradient there."""
+def lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """(grad - y sum(grad y)) / norm, sign(y) for the first y where p is 1; zero where the norm is, for want of any."""
     y, axis = call.output(), tape.ints(call.integer("axis", -1))
     dot = tape.op("ReduceSum", tape.op("Mul", grads[0], y), axis)
     direction = sign(tape, y) if call.integer("p", 2) == 1 else y
     return {0: tape.op("Mul", tape.op("Sub", grads[0], tape.op("Mul", direction, dot)), call.saved[0])}
 
 
-def _mean_variance(tape: Tape, call: Call) -> WrittenForm:
+def mean_variance(tape: Tape, call: Call) -> WrittenForm:
     """In plain ops: only the CPU provider has a kernel, and the deviation is wanted later."""
     x, axes = call.input(0), _chosen_axes(call)
     centred = tape.op("Sub", x, tape.op("ReduceMean", x, tape.ints(*axes)))
@@ -168,7 +168,7 @@ def _mean_variance(tape: Tape, call: Call) -> WrittenForm:
     return WrittenForm((tape.op("Div", centred, _above_zero(tape, deviation)),), (deviation,))
 
 
-def _mean_variance_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+def mean_variance_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """From the result: (grad - mean(grad) - y * mean(grad * y)) / deviation, but for what is added to that."""
     y, grad, deviation, over = call.output(), grads[0], call.saved[0], tape.ints(*_chosen_axes(call))
     raised = _above_zero(tape, deviation)
@@ -187,26 +187,28 @@ def _above_zero(tape: Tape, deviation: ir.Value) -> ir.Value:
     return tape.op("Add", deviation, tape.scalar(STANDARD_EPSILON, deviation))
 
 
-def _lrn(tape: Tape, call: Call, grads: Grads) -> Found:
+def lrn(tape: Tape, call: Call, grads: Grads) -> Found:
     """With s = bias + alpha mean(x^2): dy / s^beta - 2 alpha beta x mean'(dy x / s^beta / s).
 
     `mean` is over the channels around each, `mean'` over those whose mean has it.
     """
     x = call.input(0)
     alpha, beta = call.real("alpha", 1e-4), round(call.real("beta", 0.75), 6)
-    near = _neighbours(call.shape()[1], call.integer("size")) / call.integer("size")
+    size, places = call.integer("size"), np.arange(call.shape()[1])
+    ahead = places[None, :] - places[:, None]
+    is_near = (-((size - 1) // 2) <= ahead) & (ahead <= size // 2)  # which channels (columns) are around each (rows)
+    near = is_near.astype(np.float64) / size
     s = _mixed(tape, tape.op("Mul", x, x), alpha * near)
     s = tape.op("Add", s, tape.scalar(call.real("bias", 1.0), like=x))
-    direct = tape.op("Div", grads[0], _power(tape, s, beta))
+    if beta == 0.75:  # the usual one: two square roots are ten times faster than a power
+        root = tape.op("Sqrt", s)
+        power = tape.op("Mul", root, tape.op("Sqrt", root))
+    else:
+        power = tape.op("Pow", s, tape.scalar(beta, like=s))
+    direct = tape.op("Div", grads[0], power)
     through = tape.op("Div", tape.op("Mul", direct, x), s)
     through = tape.op("Mul", _mixed(tape, through, 2 * alpha * beta * near.T), x)
     return {0: tape.op("Sub", direct, through)}
-
-
-def _neighbours(channels: int, size: int) -> Array:
-    """Which channels (columns) are around each (rows)."""
-    ahead = np.arange(channels)[None, :] - np.arange(channels)[:, None]
-    return ((-((size - 1) // 2) <= ahead) & (ahead <= size // 2)).astype(np.float64)
 
 
 def _mixed(tape: Tape, value: ir.Value, weights: Array) -> ir.Value:
@@ -217,18 +219,10 @@ def _mixed(tape: Tape, value: ir.Value, weights: Array) -> ir.Value:
     return reshape(tape, found, shape_of(value))
 
 
-def _power(tape: Tape, value: ir.Value, exponent: float) -> ir.Value:
-    """A power; the usual one by square roots, which are ten times faster."""
-    if exponent != 0.75:
-        return tape.op("Pow", value, tape.scalar(exponent, like=value))
-    root = tape.op("Sqrt", value)
-    return tape.op("Mul", root, tape.op("Sqrt", root))
-
-
 RULES: Rules = {
-    "LayerNormalization": Rule(_layer_norm_gradient, _layer_norm),
-    "com.microsoft:SkipLayerNormalization": Rule(_skip_layer_norm_gradient, _skip_layer_norm),
-    "LpNormalization": Rule(_lp_norm_gradient, _lp_norm),
-    "MeanVarianceNormalization": Rule(_mean_variance_gradient, _mean_variance),
-    "LRN": Rule(_lrn),
+    "LayerNormalization": Rule(layer_norm_gradient, layer_norm),
+    "com.microsoft:SkipLayerNormalization": Rule(skip_layer_norm_gradient, skip_layer_norm),
+    "LpNormalization": Rule(lp_norm_gradient, lp_norm),
+    "MeanVarianceNormalization": Rule(mean_variance_gradient, mean_variance),
+    "LRN": Rule(lrn),
 }

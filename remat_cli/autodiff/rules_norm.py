@@ -39,16 +39,19 @@ class _Statistics:
     epsilon: float
 
 
-def _batch_norm(tape: Tape, call: Call) -> WrittenForm:
+def batch_norm(tape: Tape, call: Call) -> WrittenForm:
     """Statistics by plain ops, so that the op has no state and may be recomputed; one kernel to apply them."""
     x = call.input(0)
     found = _statistics(tape, x, call.real("epsilon", EPSILON))
     y = _affine(tape, x, call.input(1), call.input(2), found)
     training = bool(call.integer("training_mode"))
-    moves = {3: found.mean, 4: found.variance}
-    moved = {
-        place: _moved(tape, call, place, now) for place, now in moves.items() if training or _is_state(call, place)
-    }
+    momentum = call.real("momentum", MOMENTUM)
+    moved = {}
+    for place, now in ((3, found.mean), (4, found.variance)):
+        if training or _is_state(call, place):
+            running = call.input(place)
+            kept = tape.op("Mul", running, tape.scalar(momentum, running))
+            moved[place] = tape.op("Add", kept, tape.op("Mul", now, tape.scalar(1 - momentum, now)))
     updates = tuple((call.input(place), new) for place, new in moved.items() if _is_state(call, place))
     return WrittenForm((y, *(moved.values() if training else ())), (found.mean, found.variance), updates)
 
@@ -58,14 +61,7 @@ def _is_state(call: Call, place: int) -> bool:
     return known(call.input(place)) is None
 
 
-def _moved(tape: Tape, call: Call, place: int, now: ir.Value) -> ir.Value:
-    """A running statistic one step on."""
-    running, momentum = call.input(place), call.real("momentum", MOMENTUM)
-    kept = tape.op("Mul", running, tape.scalar(momentum, running))
-    return tape.op("Add", kept, tape.op("Mul", now, tape.scalar(1 - momentum, now)))
-
-
-def _batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+def batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Scale and bias first; the gradient of the input follows from theirs."""
     grad = grads[0]
     if grad is None:
@@ -83,15 +79,15 @@ def _batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     return result
 
 
-def _frozen_form(tape: Tape, call: Call) -> WrittenForm:
+def frozen_batch_norm(tape: Tape, call: Call) -> WrittenForm:
     """The inference form with the running statistics as they are, which stay."""
     found = _Statistics(call.input(3), call.input(4), call.real("epsilon", EPSILON))
     y = _affine(tape, call.input(0), call.input(1), call.input(2), found)
     return WrittenForm((y, *((found.mean, found.variance) if call.integer("training_mode") else ())))
 
 
-def _frozen_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
-    """Through a map that is affine per channel."""
+def frozen_batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient through a map that is affine per channel: grad * scale / deviation."""
     grad = grads[0]
     if grad is None:
         return {}
@@ -109,7 +105,7 @@ def _frozen_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     return result
 
 
-def _instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+def instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """As for one batch of as many channels as there are instances times channels; statistics computed once more."""
     grad, x = only(grads), call.input(0)
     batch, channels = call.shape()[:2]
@@ -128,7 +124,7 @@ def _instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     return result
 
 
-def _group_norm(tape: Tape, call: Call) -> WrittenForm:
+def group_norm(tape: Tape, call: Call) -> WrittenForm:
     """Statistics by group, then one affine map with a channel for each instance and channel.
 
     The runtime has no kernel for this op: it would fall apart into some thirty nodes.
@@ -141,7 +137,7 @@ def _group_norm(tape: Tape, call: Call) -> WrittenForm:
     return WrittenForm((reshape(tape, y, call.shape()),), (found.mean, found.variance))
 
 
-def _group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+def group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Sums by instance and channel give the gradients of scale and bias, and those by group the input's."""
     grad, (batch, channels) = only(grads), call.shape()[:2]
     flat = (1, batch * channels, math.prod(call.shape()[2:]))
@@ -216,7 +212,7 @@ def _input_gradient(
 
 
 def _scale_gradient(tape: Tape, dot: ir.Value, found: _Statistics) -> ir.Value:
-    """From the sum of gradient times mean less value."""
+    """The scale's gradient, from the sum of gradient times mean less value."""
     return tape.op("Div", dot, tape.op("Neg", _deviation(tape, found)))
 
 
@@ -293,11 +289,11 @@ def _repeated(tape: Tape, vector: ir.Value, repeats: int) -> ir.Value:
     return reshape(tape, wide, (groups * repeats,))
 
 
-BATCH_NORM = Rule(_batch_norm_gradient, _batch_norm, frozenset({0, 1, 2}))
-BATCH_NORM_FROZEN = Rule(_frozen_gradient, _frozen_form, frozenset({0, 1, 2}))
+BATCH_NORM = Rule(batch_norm_gradient, batch_norm, frozenset({0, 1, 2}))
+BATCH_NORM_FROZEN = Rule(frozen_batch_norm_gradient, frozen_batch_norm, frozenset({0, 1, 2}))
 
 RULES: Rules = {
     "BatchNormalization": BATCH_NORM,
-    "InstanceNormalization": Rule(_instance_norm_gradient),
-    "GroupNormalization": Rule(_group_norm_gradient, _group_norm),
+    "InstanceNormalization": Rule(instance_norm_gradient),
+    "GroupNormalization": Rule(group_norm_gradient, group_norm),
 }

@@ -20,22 +20,24 @@ from remat_cli.autodiff.tape import (
 )
 
 
-def _add(tape: Tape, call: Call, grads: Grads) -> Found:
+def add(tape: Tape, call: Call, grads: Grads) -> Found:
     """The same gradient for every input, summed to its shape."""
     return {position: sum_to(tape, only(grads), call.shape(position)) for position in sorted(call.wanted)}
 
 
-def _mean(tape: Tape, call: Call, grads: Grads) -> Found:
-    return _add(tape, call, [shifted(tape, only(grads), 1 / len(call.inputs), 0)])
+def mean(tape: Tape, call: Call, grads: Grads) -> Found:
+    """A sum's gradient, over the number of inputs."""
+    return add(tape, call, [shifted(tape, only(grads), 1 / len(call.inputs), 0)])
 
 
-def _sub(tape: Tape, call: Call, grads: Grads) -> Found:
+def sub(tape: Tape, call: Call, grads: Grads) -> Found:
     """Summed before the sign is changed: fewer elements."""
-    found = _add(tape, call, grads)
+    found = add(tape, call, grads)
     return {position: tape.op("Neg", grad) if position else grad for position, grad in found.items()}
 
 
-def _mul(tape: Tape, call: Call, grads: Grads) -> Found:
+def mul(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Each factor gets the gradient times the other one; that of a square is doubled."""
     grad = only(grads)
     if call.inputs[0] is call.inputs[1]:
         return {0: tape.op("Mul", tape.op("Add", grad, grad), call.input(0))}
@@ -46,7 +48,7 @@ def _mul(tape: Tape, call: Call, grads: Grads) -> Found:
     }
 
 
-def _div(tape: Tape, call: Call, grads: Grads) -> Found:
+def div(tape: Tape, call: Call, grads: Grads) -> Found:
     """The divisor's gradient by the result, so that the dividend may die; divided after it is summed."""
     grad, found = only(grads), {}
     if 1 in call.wanted:
@@ -57,7 +59,7 @@ def _div(tape: Tape, call: Call, grads: Grads) -> Found:
     return found
 
 
-def _mod(tape: Tape, call: Call, grads: Grads) -> Found:
+def mod(tape: Tape, call: Call, grads: Grads) -> Found:
     """The quotient, rounded to zero, is (result - dividend) / divisor, up to its sign."""
     grad, found = only(grads), {}
     if 1 in call.wanted:
@@ -68,7 +70,8 @@ def _mod(tape: Tape, call: Call, grads: Grads) -> Found:
     return found
 
 
-def _pow(tape: Tape, call: Call, grads: Grads) -> Found:
+def pow_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The exponent first, then the base, each by its own slope."""
     grad, found = only(grads), {}
     if 1 in call.wanted:
         summed = sum_to(tape, tape.op("Mul", grad, _pow_by_exponent(tape, call)), call.shape(1))
@@ -134,7 +137,7 @@ def _chosen(tape: Tape, call: Call, position: int, beyond: str) -> ir.Value:
     return as_numbers(tape, tape.op(beyond, result, other), result)
 
 
-def _where(tape: Tape, call: Call, grads: Grads) -> Found:
+def where(tape: Tape, call: Call, grads: Grads) -> Found:
     """One product and one difference: what the first input does not take, the second does."""
     grad, truth, found = only(grads), call.input(0), {}
     if 1 in call.wanted:
@@ -148,7 +151,7 @@ def _where(tape: Tape, call: Call, grads: Grads) -> Found:
     return found
 
 
-def _clip(tape: Tape, call: Call, grads: Grads) -> Found:
+def clip(tape: Tape, call: Call, grads: Grads) -> Found:
     """Passes where the result lies strictly between the bounds, which take no gradient."""
     tests = [
         tape.op(test, call.output(), call.input(place))
@@ -161,11 +164,12 @@ def _clip(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", grads[0], as_numbers(tape, inside, only(grads)))}
 
 
-def _cast(tape: Tape, call: Call, grads: Grads) -> Found:
+def cast(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient in the input's own type."""
     return {0: as_type(tape, only(grads), element_type(call.input(0)))}
 
 
-def _sqrt(tape: Tape, call: Call) -> ir.Value:
+def sqrt(tape: Tape, call: Call) -> ir.Value:
     """1 / (2 y), very steep but finite at 0, so that a mask further back makes 0 of it."""
     root = tape.op("Clip", call.output(), tape.scalar(smallest(call.output()) ** 0.5, call.output()))
     return tape.op("Div", tape.scalar(0.5, root), root)
@@ -186,13 +190,14 @@ def _inverse_root(tape: Tape, value: ir.Value) -> ir.Value:
     return tape.op("Reciprocal", tape.op("Sqrt", tape.op("Clip", value, tape.scalar(smallest(value), value))))
 
 
-def _sinh(tape: Tape, call: Call) -> ir.Value:
+def sinh(tape: Tape, call: Call) -> ir.Value:
     """Cosh has no CUDA kernel; |sinh x| + exp(-|x|) equals it, without overflow."""
     decay = tape.op("Exp", tape.op("Neg", tape.op("Abs", call.input(0))))
     return tape.op("Add", tape.op("Abs", call.output()), decay)
 
 
-def _acosh(tape: Tape, call: Call) -> ir.Value:
+def acosh(tape: Tape, call: Call) -> ir.Value:
+    """Slope 1 / sqrt((x - 1) (x + 1))."""
     value = call.input(0)
     return _inverse_root(tape, tape.op("Mul", shifted(tape, value, 1, -1), shifted(tape, value, 1, 1)))
 
@@ -200,34 +205,34 @@ def _acosh(tape: Tape, call: Call) -> ir.Value:
 RULES: Rules = {
     "Abs": Rule(times(lambda tape, call: sign(tape, call.input(0)))),
     "Acos": Rule(times(lambda tape, call: tape.op("Neg", _inverse_root(tape, _one_minus_square(tape, call.input(0)))))),
-    "Acosh": Rule(times(_acosh)),
-    "Add": Rule(_add),
+    "Acosh": Rule(times(acosh)),
+    "Add": Rule(add),
     "Asin": Rule(times(lambda tape, call: _inverse_root(tape, _one_minus_square(tape, call.input(0))))),
     "Asinh": Rule(times(lambda tape, call: _inverse_root(tape, _square_plus(tape, call.input(0))))),
     "Atan": Rule(times(lambda tape, call: tape.op("Reciprocal", _square_plus(tape, call.input(0))))),
     "Atanh": Rule(times(lambda tape, call: tape.op("Reciprocal", _one_minus_square(tape, call.input(0))))),
-    "Cast": Rule(_cast),
-    "CastLike": Rule(_cast, needs=FIRST),
-    "Clip": Rule(_clip, needs=FIRST),
+    "Cast": Rule(cast),
+    "CastLike": Rule(cast, needs=FIRST),
+    "Clip": Rule(clip, needs=FIRST),
     "Cos": Rule(times(lambda tape, call: tape.op("Neg", tape.op("Sin", call.input(0))))),
     "Cosh": Rule(times(lambda tape, call: tape.op("Mul", tape.op("Tanh", call.input(0)), call.output()))),
-    "Div": Rule(_div),
+    "Div": Rule(div),
     "Exp": Rule(times(lambda tape, call: call.output())),
     "Identity": Rule(lambda tape, call, grads: {0: only(grads)}),
     "Log": Rule(lambda tape, call, grads: {0: tape.op("Div", grads[0], call.input(0))}),
     "Max": Rule(_extreme("Greater")),
-    "Mean": Rule(_mean),
+    "Mean": Rule(mean),
     "Min": Rule(_extreme("Less")),
-    "Mod": Rule(_mod),
-    "Mul": Rule(_mul),
+    "Mod": Rule(mod),
+    "Mul": Rule(mul),
     "Neg": Rule(lambda tape, call, grads: {0: tape.op("Neg", grads[0])}),
-    "Pow": Rule(_pow),
+    "Pow": Rule(pow_gradient),
     "Reciprocal": Rule(times(lambda tape, call: tape.op("Neg", tape.op("Mul", call.output(), call.output())))),
     "Sin": Rule(times(lambda tape, call: tape.op("Cos", call.input(0)))),
-    "Sinh": Rule(times(_sinh)),
-    "Sqrt": Rule(times(_sqrt)),
-    "Sub": Rule(_sub),
-    "Sum": Rule(_add),
+    "Sinh": Rule(times(sinh)),
+    "Sqrt": Rule(times(sqrt)),
+    "Sub": Rule(sub),
+    "Sum": Rule(add),
     "Tan": Rule(times(lambda tape, call: _square_plus(tape, call.output()))),
-    "Where": Rule(_where, needs=frozenset({1, 2})),
+    "Where": Rule(where, needs=frozenset({1, 2})),
 }

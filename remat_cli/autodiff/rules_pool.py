@@ -27,7 +27,7 @@ from remat_cli.base.errors import ModelError
 WINDOW_ATTRIBUTES = ("kernel_shape", "strides", "dilations", "pads", "auto_pad", "ceil_mode")
 
 
-def _max_with_places(tape: Tape, call: Call) -> WrittenForm | None:
+def max_pool_with_places(tape: Tape, call: Call) -> WrittenForm | None:
     """The same maxima, and where the first of each window is; only where asked for, since it takes longer."""
     if not call.wanted:
         return None
@@ -37,7 +37,7 @@ def _max_with_places(tape: Tape, call: Call) -> WrittenForm | None:
     return _max_pool(tape, call, given)
 
 
-def _global_max_with_places(tape: Tape, call: Call) -> WrittenForm | None:
+def global_max_pool_with_places(tape: Tape, call: Call) -> WrittenForm | None:
     """A maximum over one window, as large as the image."""
     return None if not call.wanted else _max_pool(tape, call, {"kernel_shape": call.shape()[LEADING:]})
 
@@ -47,13 +47,15 @@ def _max_pool(tape: Tape, call: Call, attributes: Mapping[str, object]) -> Writt
     return WrittenForm((maxima, places), (places,))
 
 
-def _max(tape: Tape, call: Call, grads: Grads) -> Found:
+def max_pool_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Each gradient goes to its window's maximum; they add up where windows overlap."""
     kernel = call.integers("kernel_shape")
     window = window_of(call, kernel, call.input(0), call.output())
     return {0: _scattered(tape, call, grads, "add" if window.overlaps else "none")}
 
 
-def _global_max(tape: Tape, call: Call, grads: Grads) -> Found:
+def global_max_pool_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Each gradient goes to the maximum of its image."""
     return {0: _scattered(tape, call, grads, "none")}
 
 
@@ -67,33 +69,36 @@ def _scattered(tape: Tape, call: Call, grads: Grads, reduction: str) -> ir.Value
     return reshape(tape, found, call.shape())
 
 
-def _average(tape: Tape, call: Call, grads: Grads) -> Found:
+def average_pool(tape: Tape, call: Call, grads: Grads) -> Found:
     """Divide by the elements counted, and give every element what its windows have."""
     grad = only(grads)
     window = window_of(call, call.integers("kernel_shape"), call.input(0), grad)
     shares = 1.0 / _counts(call, window)
-    if _by_averaging(window):
-        return {0: _averaged(tape, window, _weighted(tape, grad, shares * prod(window.kernel)))}
+    pads_of_taps = [*zip(window.lows, window.kernel, strict=True), *zip(window.highs, window.kernel, strict=True)]
+    is_narrow = all(0 <= pad < taps for pad, taps in pads_of_taps)
+    if {*window.strides, *window.dilations} == {1} and is_narrow:  # every place begins a window: an average itself
+        grad = _weighted(tape, grad, shares * prod(window.kernel))
+        lows = [taps - 1 - low for taps, low in zip(window.kernel, window.lows, strict=True)]
+        highs = [taps - 1 - high for taps, high in zip(window.kernel, window.highs, strict=True)]
+        pads = [*lows, *highs]
+        return {0: tape.op("AveragePool", grad, kernel_shape=window.kernel, pads=pads, count_include_pad=1)}
     return {0: _spread(tape, window, _weighted(tape, grad, shares))}
 
 
 def _counts(call: Call, window: ConvWindow) -> Array:
     """How many elements each result is an average of, [1, 1, results]."""
-    padded = call.integer("count_include_pad") == 1
+    is_padding_counted = call.integer("count_include_pad") == 1
+    is_given = call.text("auto_pad", "NOTSET") in ("NOTSET", "")
+    highs = call.integers("pads", [0] * 2 * window.rank)[window.rank :] if is_given else window.highs
     counts = np.ones((1, 1))
     for axis in range(window.rank):
         places = np.arange(window.results[axis])[:, None] * window.strides[axis] - window.lows[axis]
         places = places + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
-        first, last = (-window.lows[axis], _padded_end(call, window, axis)) if padded else (0, window.sizes[axis])
+        first, last = 0, window.sizes[axis]
+        if is_padding_counted:  # as far as it was asked for: results of `ceil_mode` may reach beyond that
+            first, last = -window.lows[axis], window.sizes[axis] + max(highs[axis], 0)
         counts = counts[..., None] * np.sum((first <= places) & (places < last), axis=1)
     return counts
-
-
-def _padded_end(call: Call, window: ConvWindow, axis: int) -> int:
-    """Where padding that counts ends: results of `ceil_mode` may reach beyond it."""
-    if call.text("auto_pad", "NOTSET") in ("NOTSET", ""):
-        return window.sizes[axis] + call.integers("pads", [0] * 2 * window.rank)[window.rank + axis]
-    return window.sizes[axis] + max(window.highs[axis], 0)
 
 
 def _weighted(tape: Tape, grad: ir.Value, factors: Array) -> ir.Value:
@@ -104,28 +109,10 @@ def _weighted(tape: Tape, grad: ir.Value, factors: Array) -> ir.Value:
     return tape.op("Mul", grad, tape.constant(factors.astype(element_type(grad).numpy())))
 
 
-def _by_averaging(window: ConvWindow) -> bool:
-    """Whether the gradient is an average itself: every place begins a window and no padding is wider than one."""
-    one = (1,) * window.rank
-    reach = [taps - 1 for taps in window.kernel]
-    return (
-        window.strides == one and window.dilations == one and _fits(window.lows, reach) and _fits(window.highs, reach)
-    )
-
-
-def _fits(pads: tuple[int, ...], reach: list[int]) -> bool:
-    return all(0 <= pad <= most for pad, most in zip(pads, reach, strict=True))
-
-
-def _averaged(tape: Tape, window: ConvWindow, grad: ir.Value) -> ir.Value:
-    lows = [taps - 1 - low for taps, low in zip(window.kernel, window.lows, strict=True)]
-    highs = [taps - 1 - high for taps, high in zip(window.kernel, window.highs, strict=True)]
-    return tape.op("AveragePool", grad, kernel_shape=window.kernel, pads=[*lows, *highs], count_include_pad=1)
-
-
 def _spread(tape: Tape, window: ConvWindow, grad: ir.Value) -> ir.Value:
     """Sum for every element over the results that read it."""
-    if _is_tiling(window):
+    is_tiling = window.kernel == window.strides and set(window.dilations) == {1} and not any(window.lows)
+    if is_tiling:  # windows lie side by side, without gaps
         scales = tape.constant(np.array([1, 1, *window.kernel], np.float32))
         how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         return resized(tape, tape.op("Resize", grad, None, scales, **how), window.sizes)
@@ -134,18 +121,14 @@ def _spread(tape: Tape, window: ConvWindow, grad: ir.Value) -> ir.Value:
     return image_gradient(tape, window, grad, ones, channels)
 
 
-def _is_tiling(window: ConvWindow) -> bool:
-    """Whether windows lie side by side, without gaps."""
-    return window.kernel == window.strides and set(window.dilations) == {1} and not any(window.lows)
-
-
-def _global_average(tape: Tape, call: Call, grads: Grads) -> Found:
+def global_average_pool(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Every element of an image gets the same share of its gradient."""
     grad = only(grads)
     share = tape.op("Mul", grad, tape.scalar(1.0 / prod(call.shape()[LEADING:]), like=grad))
     return {0: tape.op("Expand", share, tape.ints(*call.shape()))}
 
 
-def _lp(tape: Tape, call: Call, grads: Grads) -> Found:
+def lp_pool(tape: Tape, call: Call, grads: Grads) -> Found:
     """Of (sum of |x|^p)^(1/p): sign(x) |x|^(p-1) times the sum over windows of the gradient times y^(1-p)."""
     grad, x, y = only(grads), call.input(0), call.output()
     power = call.integer("p", 2)
@@ -162,9 +145,9 @@ def _lp(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 RULES: Rules = {
-    "MaxPool": Rule(_max, form=_max_with_places),
-    "GlobalMaxPool": Rule(_global_max, form=_global_max_with_places),
-    "AveragePool": Rule(_average),
-    "GlobalAveragePool": Rule(_global_average),
-    "LpPool": Rule(_lp),
+    "MaxPool": Rule(max_pool_gradient, form=max_pool_with_places),
+    "GlobalMaxPool": Rule(global_max_pool_gradient, form=global_max_pool_with_places),
+    "AveragePool": Rule(average_pool),
+    "GlobalAveragePool": Rule(global_average_pool),
+    "LpPool": Rule(lp_pool),
 }

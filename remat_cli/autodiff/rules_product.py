@@ -23,7 +23,7 @@ class _Matrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As it is stored."""
+        """The dimensions as they are stored."""
         return shape_of(self.value)
 
     @property
@@ -32,7 +32,7 @@ class _Matrix:
         return _Matrix(self.value, not self.turned)
 
 
-def _matmul(tape: Tape, call: Call, grads: Grads) -> Found:
+def matmul(tape: Tape, call: Call, grads: Grads) -> Found:
     """With vectors as matrices of one row or column; a weight that all batches share first."""
     grad = only(grads)
     left, right = call.shape(0), call.shape(1)
@@ -44,7 +44,7 @@ def _matmul(tape: Tape, call: Call, grads: Grads) -> Found:
     return {place: reshape(tape, found, call.shape(place)) for place, found in _factors(tape, call, a, b, grad).items()}
 
 
-def _gemm(tape: Tape, call: Call, grads: Grads) -> Found:
+def gemm(tape: Tape, call: Call, grads: Grads) -> Found:
     """Products that read the matrices as they are stored; factors go into them."""
     grad, alpha, beta = only(grads), call.real("alpha", 1.0), call.real("beta", 1.0)
     flow = _Matrix(grad)
@@ -60,14 +60,15 @@ def _gemm(tape: Tape, call: Call, grads: Grads) -> Found:
     return result
 
 
-def _fused(tape: Tape, call: Call) -> WrittenForm:
-    """In ops of the standard: transposed where told to, and scaled."""
+def fused_matmul(tape: Tape, call: Call) -> WrittenForm:
+    """FusedMatMul in ops of the standard: transposed where told to, and scaled."""
     a, b = _fused_factors(call)
     product = tape.op("MatMul", _read(tape, a), _read(tape, b))
     return WrittenForm((_scaled(tape, call, product),))
 
 
-def _fused_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+def fused_matmul_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradients of a product whose factors may be transposed; the one that flows in is scaled as the result was."""
     return _factors(tape, call, *_fused_factors(call), _scaled(tape, call, only(grads)))
 
 
@@ -101,7 +102,10 @@ def _left(tape: Tape, a: _Matrix, b: _Matrix, grad: ir.Value) -> ir.Value:
     flow = _Matrix(grad)
     if len(b.shape) == 2 and not a.turned:
         return reshape(tape, _flat_product(tape, _flattened(tape, flow), b.turn), a.shape)
-    if len(a.shape) == 2 and _copies_are_smaller(a, flow, b):
+    batch = math.prod(b.shape[:-2])
+    # Whether rearranging a batch for one product takes less than one product for each of the batch.
+    copies_are_smaller = batch == 1 or math.prod(flow.shape) + math.prod(b.shape) < batch * math.prod(a.shape)
+    if len(a.shape) == 2 and copies_are_smaller:
         return _stored(tape, _side_by_side(tape, flow), _side_by_side(tape, b).turn, a)
     return _stored(tape, flow, b.turn, a)
 
@@ -112,12 +116,6 @@ def _right(tape: Tape, a: _Matrix, b: _Matrix, grad: ir.Value) -> ir.Value:
     if len(b.shape) == 2 and (len(a.shape) == 2 or not a.turned):
         return _stored(tape, _flattened(tape, a).turn, _flattened(tape, flow), b)
     return _stored(tape, a.turn, flow, b)
-
-
-def _copies_are_smaller(a: _Matrix, flow: _Matrix, b: _Matrix) -> bool:
-    """Whether rearranging a batch for one product takes less than one product for each of the batch."""
-    batch = math.prod(b.shape[:-2])
-    return batch == 1 or math.prod(flow.shape) + math.prod(b.shape) < batch * math.prod(a.shape)
 
 
 def _stored(tape: Tape, a: _Matrix, b: _Matrix, like: _Matrix) -> ir.Value:
@@ -177,10 +175,15 @@ class _Equation:
     sizes: Mapping[str, int]
 
 
-def _einsum(tape: Tape, call: Call, grads: Grads) -> Found:
+def einsum(tape: Tape, call: Call, grads: Grads) -> Found:
     """The result's gradient takes the place of the operand that a gradient is asked for."""
     equation = _parsed(call)
-    operands = [_without_broadcast(tape, call.input(i), equation, i) for i in range(len(call.inputs))]
+    operands = []
+    for place, labels in enumerate(equation.operands):  # as views without the axes along which they are repeated
+        value = call.input(place)
+        dims = zip(labels, shape_of(value), strict=True)
+        kept = "".join(label for label, dim in dims if dim == equation.sizes[label])
+        operands.append((reshape(tape, value, tuple(equation.sizes[label] for label in kept)), kept))
     grad = only(grads)
     result = {}
     for place in sorted(call.wanted, reverse=True):
@@ -203,13 +206,6 @@ def _contracted(tape: Tape, factors: Sequence[tuple[ir.Value, str]], wanted: str
     return tape.op("Expand", narrow, tape.ints(*(sizes[label] for label in wanted)))
 
 
-def _without_broadcast(tape: Tape, value: ir.Value, equation: _Equation, place: int) -> tuple[ir.Value, str]:
-    """An operand as a view without the axes along which it is repeated."""
-    labels, shape = equation.operands[place], shape_of(value)
-    kept = "".join(label for label, dim in zip(labels, shape, strict=True) if dim == equation.sizes[label])
-    return reshape(tape, value, tuple(equation.sizes[label] for label in kept)), kept
-
-
 def _parsed(call: Call) -> _Equation:
     """The equation with its dots spelt out.
 
@@ -224,26 +220,19 @@ def _parsed(call: Call) -> _Equation:
     operands = tuple(term.replace(DOTS, dots[len(dots) - rank :]) for term, rank in zip(terms, ranks, strict=True))
     if any(len(set(labels)) < len(labels) for labels in operands):
         raise ModelError(f"op '{call.name}' (Einsum '{text}'): no gradient for a label that an operand has twice")
-    result = right.replace(DOTS, dots) if arrow else (dots if DOTS in left else "") + _labels_once(left)
-    return _Equation(operands, result, _sizes(call, operands))
-
-
-def _labels_once(left: str) -> str:
-    """The result's labels where an equation has no arrow."""
-    return "".join(sorted(label for label in set(left) - set(",.") if left.count(label) == 1))
-
-
-def _sizes(call: Call, operands: Sequence[str]) -> Mapping[str, int]:
+    # An equation without an arrow means all labels that occur once, in the order of letters.
+    once = sorted(label for label in set(left) - set(",.") if left.count(label) == 1)
+    result = right.replace(DOTS, dots) if arrow else (dots if DOTS in left else "") + "".join(once)
     sizes: dict[str, int] = {}
     for place, labels in enumerate(operands):
         for label, dim in zip(labels, call.shape(place), strict=True):
             sizes[label] = dim if sizes.get(label, 1) == 1 else sizes[label]
-    return sizes
+    return _Equation(operands, result, sizes)
 
 
 RULES: Rules = {
-    "MatMul": Rule(_matmul),
-    "Gemm": Rule(_gemm),
-    "com.microsoft:FusedMatMul": Rule(_fused_gradient, _fused),
-    "Einsum": Rule(_einsum),
+    "MatMul": Rule(matmul),
+    "Gemm": Rule(gemm),
+    "com.microsoft:FusedMatMul": Rule(fused_matmul_gradient, fused_matmul),
+    "Einsum": Rule(einsum),
 }

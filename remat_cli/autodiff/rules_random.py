@@ -1,7 +1,6 @@
 """Gradients of ops that draw random numbers, each with a seed of its own so that it may be repeated."""
 
 import numpy as np
-import onnx_ir as ir
 
 from remat_cli.autodiff.pieces import reshape
 from remat_cli.autodiff.tape import FIRST, Array, Call, Found, Grads, Rule, Rules, Tape, WrittenForm, element_type, only
@@ -11,7 +10,7 @@ DEFAULT_RATIO = 0.5
 NOTHING: frozenset[int] = frozenset()
 
 
-def _training_dropout(tape: Tape, call: Call) -> WrittenForm:
+def training_dropout(tape: Tape, call: Call) -> WrittenForm:
     """Dropout that drops, with a seed, and with the mask that its gradient needs."""
     ratio = call.input(1) if call.has(1) else tape.scalar(DEFAULT_RATIO, call.input(0))
     if _ratio(call) == 0:
@@ -21,21 +20,19 @@ def _training_dropout(tape: Tape, call: Call) -> WrittenForm:
     return WrittenForm((result, mask), saved=(mask,))
 
 
-def _dropout(tape: Tape, call: Call, grads: Grads) -> Found:
+def dropout(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient of what was kept, scaled as the kept elements were; all of it where nothing is dropped."""
     grad = only(grads)
     if not call.saved:
         return {0: grad}
     kept = tape.op("Mul", tape.op("Cast", call.saved[0], to=element_type(grad)), grad)
-    return {0: tape.op("Mul", kept, _scale(tape, call, grad))}
-
-
-def _scale(tape: Tape, call: Call, like: ir.Value) -> ir.Value:
-    """What Dropout multiplies the kept elements with."""
     ratio = _ratio(call)
-    if ratio is not None:
-        return tape.scalar(1 / (1 - ratio), like)
-    given = tape.op("Cast", reshape(tape, call.input(1), ()), to=element_type(like))
-    return tape.op("Reciprocal", tape.op("Sub", tape.scalar(1, like), given))
+    if ratio is None:
+        given = tape.op("Cast", reshape(tape, call.input(1), ()), to=element_type(grad))
+        scale = tape.op("Reciprocal", tape.op("Sub", tape.scalar(1, grad), given))
+    else:
+        scale = tape.scalar(1 / (1 - ratio), grad)
+    return {0: tape.op("Mul", kept, scale)}
 
 
 def _ratio(call: Call) -> float | None:
@@ -49,16 +46,16 @@ def _ratio(call: Call) -> float | None:
     return ratio
 
 
-def _seeded(tape: Tape, call: Call) -> WrittenForm:
+def seeded(tape: Tape, call: Call) -> WrittenForm:
     """The op with a seed: what is drawn may then be drawn again."""
     attributes = {"seed": float(call.seed), **call.attributes}
     return WrittenForm(tape.ops(call.op_type, call.inputs, 1, attributes))
 
 
 RULES: Rules = {
-    "Dropout": Rule(_dropout, form=_training_dropout, needs=FIRST),
+    "Dropout": Rule(dropout, form=training_dropout, needs=FIRST),
     **{
-        name: Rule(lambda tape, call, grads: {}, _seeded, NOTHING)  # what is drawn does not follow small changes
+        name: Rule(lambda tape, call, grads: {}, seeded, NOTHING)  # what is drawn does not follow small changes
         for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial")
     },
 }

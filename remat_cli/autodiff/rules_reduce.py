@@ -29,17 +29,19 @@ def _expand(tape: Tape, call: Call, value: ir.Value) -> Found:
     return {0: wide if shape_of(wide) == call.shape() else tape.op("Expand", wide, tape.ints(*call.shape()))}
 
 
-def _sum(tape: Tape, call: Call, grads: Grads) -> Found:
+def reduce_sum(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Every element gets the gradient of its sum."""
     return _expand(tape, call, only(grads))
 
 
-def _mean(tape: Tape, call: Call, grads: Grads) -> Found:
+def reduce_mean(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Every element gets the gradient of its mean, over their number."""
     count = math.prod(call.shape()[axis] for axis in _axes(call))
     return _expand(tape, call, shifted(tape, only(grads), 1 / max(count, 1), 0))
 
 
-def _extreme(tape: Tape, call: Call, grads: Grads) -> Found:
-    """Shared evenly by all that equal the result."""
+def reduce_extreme(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient of a maximum or minimum is shared evenly by all that equal it."""
     axes, grad = _axes(call), _kept(tape, call, only(grads))
     if not axes:
         return {0: grad}
@@ -48,7 +50,7 @@ def _extreme(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", chosen, tape.op("Div", grad, count))}
 
 
-def _product(tape: Tape, call: Call, grads: Grads) -> Found:
+def reduce_product(tape: Tape, call: Call, grads: Grads) -> Found:
     """The product of the others: that of all that are not 0, over the element, unless another one is 0."""
     value, axes, grad = call.input(0), _axes(call), _kept(tape, call, only(grads))
     if not axes:
@@ -62,48 +64,51 @@ def _product(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("Mul", others, alone)}
 
 
-def _l1(tape: Tape, call: Call, grads: Grads) -> Found:
+def reduce_l1(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Slope sign(x)."""
     return {0: tape.op("Mul", sign(tape, call.input(0)), _kept(tape, call, only(grads)))}
 
 
-def _l2(tape: Tape, call: Call, grads: Grads) -> Found:
+def reduce_l2(tape: Tape, call: Call, grads: Grads) -> Found:
     """Slope x / y, and 0 where all of x is 0."""
     norm = tape.op("Clip", call.output(), tape.scalar(smallest(call.output()) ** 0.5, call.output()))
     return {0: tape.op("Mul", call.input(0), _kept(tape, call, tape.op("Div", grads[0], norm)))}
 
 
-def _log_sum(tape: Tape, call: Call, grads: Grads) -> Found:
-    """1 / sum = exp(-y): the input is not needed."""
+def reduce_log_sum(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Slope 1 / sum = exp(-y): the input is not needed."""
     inverse = tape.op("Exp", tape.op("Neg", call.output()))
     return _expand(tape, call, tape.op("Mul", grads[0], inverse))
 
 
-def _log_sum_exp(tape: Tape, call: Call, grads: Grads) -> Found:
+def reduce_log_sum_exp(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Slope exp(x - y)."""
     share = tape.op("Exp", tape.op("Sub", call.input(0), _kept(tape, call, call.output())))
     return {0: tape.op("Mul", share, _kept(tape, call, only(grads)))}
 
 
-def _sum_square(tape: Tape, call: Call, grads: Grads) -> Found:
+def reduce_sum_square(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Slope 2 x."""
     return {0: tape.op("Mul", call.input(0), _kept(tape, call, shifted(tape, only(grads), 2, 0)))}
 
 
-def _running_sum(tape: Tape, call: Call, grads: Grads) -> Found:
-    """The same from the other end."""
+def running_sum(tape: Tape, call: Call, grads: Grads) -> Found:
+    """A running sum of the gradient, from the other end."""
     back, exclusive = 1 - call.integer("reverse"), call.integer("exclusive")
     return {0: tape.op("CumSum", grads[0], call.input(1), exclusive=exclusive, reverse=back)}
 
 
 GRADIENTS: Mapping[str, Gradient] = {
-    "CumSum": _running_sum,
-    "ReduceL1": _l1,
-    "ReduceL2": _l2,
-    "ReduceLogSum": _log_sum,
-    "ReduceLogSumExp": _log_sum_exp,
-    "ReduceMax": _extreme,
-    "ReduceMean": _mean,
-    "ReduceMin": _extreme,
-    "ReduceProd": _product,
-    "ReduceSum": _sum,
-    "ReduceSumSquare": _sum_square,
+    "CumSum": running_sum,
+    "ReduceL1": reduce_l1,
+    "ReduceL2": reduce_l2,
+    "ReduceLogSum": reduce_log_sum,
+    "ReduceLogSumExp": reduce_log_sum_exp,
+    "ReduceMax": reduce_extreme,
+    "ReduceMean": reduce_mean,
+    "ReduceMin": reduce_extreme,
+    "ReduceProd": reduce_product,
+    "ReduceSum": reduce_sum,
+    "ReduceSumSquare": reduce_sum_square,
 }
 RULES: Rules = {op_type: Rule(gradient, needs=FIRST) for op_type, gradient in GRADIENTS.items()}

@@ -21,20 +21,22 @@ class Axis:
     scale: float
 
 
-def _resize(tape: Tape, call: Call, grads: Grads) -> Found:
+def resize(tape: Tape, call: Call, grads: Grads) -> Found:
     """The axis that shrinks most goes first, so that the others have less to do."""
-    _refuse_unknown(call)
-    grad = only(grads)
-    axes = sorted(_axes(call, shape_of(grad)), key=lambda a: a.old / max(1, a.new))
-    undo = _undo_nearest if call.text("mode", "nearest") == "nearest" else _undo_weighted
-    return {0: undo(tape, call, grad, axes)}
-
-
-def _refuse_unknown(call: Call) -> None:
     transformation = call.text("coordinate_transformation_mode", "half_pixel")
     if call.integer("antialias") or transformation not in COORDINATES:
         what = "antialias=1" if call.integer("antialias") else f"coordinate_transformation_mode={transformation}"
         raise ModelError(f"op '{call.name}' (Resize): no gradient is known for {what}")
+    grad = only(grads)
+    axes = sorted(_axes(call, shape_of(grad)), key=lambda a: a.old / max(1, a.new))
+    if call.text("mode", "nearest") == "nearest":
+        return {0: _undo_nearest(tape, call, grad, axes)}
+    weigh = _linear if call.text("mode") == "linear" else _cubic
+    for axis in axes:
+        matrix = weigh(call, axis)
+        if not np.array_equal(matrix, np.eye(axis.old)):
+            grad = untransform(tape, grad, axis.axis, matrix)
+    return {0: grad}
 
 
 def _axes(call: Call, new: tuple[int, ...]) -> list[Axis]:
@@ -43,48 +45,29 @@ def _axes(call: Call, new: tuple[int, ...]) -> list[Axis]:
     if call.has(2) and shape_of(call.input(2)) != (0,):
         scales = [float(scale) for scale in constant_of(call, 2, "scales")]
     else:
-        scales = _scales_of_sizes(call, [old[axis] for axis in axes])
+        sizes = constant_of(call, 3, "sizes").tolist()
+        scales = [size / max(1, old[axis]) for size, axis in zip(sizes, axes, strict=True)]
+        policy = call.text("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":  # proportions are kept: one scale for all axes
+            scales = [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
     return [Axis(axis, old[axis], new[axis], scale) for axis, scale in zip(axes, scales, strict=True)]
 
 
-def _scales_of_sizes(call: Call, old: list[int]) -> list[float]:
-    """Scales where sizes are given; one for all axes where proportions are kept."""
-    scales = [size / max(1, before) for size, before in zip(constant_of(call, 3, "sizes").tolist(), old, strict=True)]
-    policy = call.text("keep_aspect_ratio_policy", "stretch")
-    if policy == "stretch":
-        return scales
-    return [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
-
-
 def _undo_nearest(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> ir.Value:
-    """Axes of a whole factor are summed at once."""
-    places = {axis: _nearest(call, axis) for axis in axes}
-    whole = {axis.axis: axis.new // axis.old for axis in axes if _is_repeated(axis, places[axis])}
+    """Sum what was read from the same element; axes of a whole factor are summed at once."""
+    places: dict[Axis, Array] = {}
+    whole = {}
+    for axis in axes:
+        # In the runtime's precision, since halves are rounded.
+        at = ROUNDINGS[call.text("nearest_mode", "round_prefer_floor")](_coordinates(call, axis, np.float32))
+        places[axis] = np.clip(at.astype(np.int64), 0, axis.old - 1)
+        factor = axis.new // max(1, axis.old)
+        if factor > 1 and np.array_equal(places[axis], np.repeat(np.arange(axis.old), factor)):
+            whole[axis.axis] = factor
     grad = sum_repeats(tape, grad, whole)
     for axis in axes:
         if axis.axis not in whole:
             grad = ungather(tape, grad, axis.axis, places[axis], axis.old)
-    return grad
-
-
-def _is_repeated(axis: Axis, places: Array) -> bool:
-    factor = axis.new // max(1, axis.old)
-    return factor > 1 and np.array_equal(places, np.repeat(np.arange(axis.old), factor))
-
-
-def _nearest(call: Call, axis: Axis) -> Array:
-    """Place that each element is read from; in the runtime's precision, since halves are rounded."""
-    at = _coordinates(call, axis, np.float32)
-    found = ROUNDINGS[call.text("nearest_mode", "round_prefer_floor")](at)
-    return np.clip(found.astype(np.int64), 0, axis.old - 1)
-
-
-def _undo_weighted(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> ir.Value:
-    weigh = _linear if call.text("mode") == "linear" else _cubic
-    for axis in axes:
-        matrix = weigh(call, axis)
-        if not np.array_equal(matrix, np.eye(axis.old)):
-            grad = untransform(tape, grad, axis.axis, matrix)
     return grad
 
 
@@ -126,12 +109,13 @@ def _coordinates(call: Call, axis: Axis, precision: type[np.floating]) -> Array:
     return COORDINATES[name](np.arange(axis.new, dtype=precision), axis, precision(axis.scale))
 
 
-def _half_pixel(at: Array, axis: Axis, scale: np.floating) -> Array:
+def half_pixel(at: Array, axis: Axis, scale: np.floating) -> Array:
+    """Coordinates of the middles of pixels: (at + 0.5) / scale - 0.5."""
     found: Array = (at + at.dtype.type(0.5)) / scale - at.dtype.type(0.5)
     return found
 
 
-def _half_pixel_symmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
+def half_pixel_symmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
     """Half pixels about the centre, where the new size is not the old one times the scale."""
     adjustment = at.dtype.type(axis.new) / (scale * at.dtype.type(axis.old))
     offset = at.dtype.type(axis.old / 2) * (1 - adjustment)
@@ -141,9 +125,9 @@ def _half_pixel_symmetric(at: Array, axis: Axis, scale: np.floating) -> Array:
 
 
 COORDINATES: Mapping[str, Callable[[Array, Axis, np.floating], Array]] = {
-    "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": lambda at, axis, scale: _half_pixel(at, axis, scale) if axis.new > 1 else at * 0,
+    "half_pixel": half_pixel,
+    "half_pixel_symmetric": half_pixel_symmetric,
+    "pytorch_half_pixel": lambda at, axis, scale: half_pixel(at, axis, scale) if axis.new > 1 else at * 0,
     "align_corners": lambda at, axis, scale: at * at.dtype.type(axis.old - 1) / at.dtype.type(max(1, axis.new - 1)),
     "asymmetric": lambda at, axis, scale: at / scale,
 }
@@ -153,4 +137,4 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-RULES: Rules = {"Resize": Rule(_resize, needs=FIRST)}
+RULES: Rules = {"Resize": Rule(resize, needs=FIRST)}

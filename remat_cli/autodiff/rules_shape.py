@@ -20,24 +20,25 @@ from remat_cli.autodiff.pieces import (
     window,
     zeros,
 )
-from remat_cli.autodiff.tape import FIRST, Array, Call, Found, Grads, Rule, Rules, Tape, constant_of, only, shape_of
+from remat_cli.autodiff.tape import FIRST, Call, Found, Grads, Rule, Rules, Tape, constant_of, only, shape_of
 from remat_cli.base.errors import ModelError
 
 PAD_MODES: Mapping[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
-def _same_elements(tape: Tape, call: Call, grads: Grads) -> Found:
-    """Only the shape was changed."""
+def same_elements(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient in the input's shape: only the shape was changed."""
     return {0: reshape(tape, only(grads), call.shape())}
 
 
-def _transpose(tape: Tape, call: Call, grads: Grads) -> Found:
+def transpose(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient with its axes put back where they were."""
     perm = call.integers("perm", range(len(call.shape()))[::-1])
     back = [int(place) for place in np.argsort(perm)]
     return {0: tape.op("Transpose", grads[0], perm=back) if perm else only(grads)}
 
 
-def _concat(tape: Tape, call: Call, grads: Grads) -> Found:
+def concat(tape: Tape, call: Call, grads: Grads) -> Found:
     """One Split where all parts are wanted, a Slice for each where some are."""
     axis = positive(call.integer("axis"), len(call.shape()))
     places = range(len(call.inputs))
@@ -51,36 +52,29 @@ def _concat(tape: Tape, call: Call, grads: Grads) -> Found:
     return {place: window(tape, grad, {axis: (ends[place] - sizes[place], ends[place])}) for place in call.wanted}
 
 
-def _split(tape: Tape, call: Call, grads: Grads) -> Found:
+def split(tape: Tape, call: Call, grads: Grads) -> Found:
     """Parts that no gradient flows back from are padding of their neighbour."""
-    axis = positive(call.integer("axis"), len(call.shape()))
-    sizes = _part_sizes(call, call.shape()[axis])
+    rank = len(call.shape())
+    axis = positive(call.integer("axis"), rank)
+    if call.has(1):
+        sizes = [int(size) for size in constant_of(call, 1, "sizes")]
+    else:
+        total, count = call.shape()[axis], len(call.outputs)
+        size = -(-total // count)
+        sizes = [min(size, max(0, total - size * place)) for place in range(count)]
     ends = list(accumulate(sizes))
-    places = [place for place, grad in enumerate(grads) if grad is not None]
+    flowing = [(place, grad) for place, grad in enumerate(grads) if grad is not None]
     parts: list[ir.Value] = []
-    for place, following in zip(places, [*places[1:], len(sizes)], strict=True):
-        before = 0 if parts else ends[place] - sizes[place]
-        after = ends[following - 1] - ends[place]
-        parts.append(_padded(tape, grads[place], axis, (before, after)))
+    for (place, grad), following in zip(flowing, [*(place for place, _ in flowing[1:]), len(sizes)], strict=True):
+        before, after = [0] * rank, [0] * rank
+        before[axis] = 0 if parts else ends[place] - sizes[place]
+        after[axis] = ends[following - 1] - ends[place]
+        parts.append(pad(tape, grad, before, after))
     return {0: parts[0] if len(parts) == 1 else tape.ops("Concat", parts, 1, {"axis": axis})[0]}
 
 
-def _part_sizes(call: Call, total: int) -> list[int]:
-    if call.has(1):
-        return [int(size) for size in constant_of(call, 1, "sizes")]
-    count = len(call.outputs)
-    size = -(-total // count)
-    return [min(size, max(0, total - size * place)) for place in range(count)]
-
-
-def _padded(tape: Tape, grad: ir.Value | None, axis: int, sides: tuple[int, int]) -> ir.Value:
-    assert grad is not None
-    before, after = ([0] * len(shape_of(grad)) for _ in sides)
-    before[axis], after[axis] = sides
-    return pad(tape, grad, before, after)
-
-
-def _slice(tape: Tape, call: Call, grads: Grads) -> Found:
+def slice_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient where elements were read, zeros elsewhere."""
     shape = call.shape()
     starts, ends = (constant_of(call, place, "bounds").tolist() for place in (1, 2))
     axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(len(starts))
@@ -95,7 +89,8 @@ def _slice(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: unslice(tape, only(grads), shape, cuts)}
 
 
-def _pad(tape: Tape, call: Call, grads: Grads) -> Found:
+def pad_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Constant padding is cut off again; what was copied into the padding adds up where it was read."""
     grad, shape, sides = only(grads), call.shape(), _sides(call)
     mode = call.text("mode", "constant")
     if mode == "constant":
@@ -131,11 +126,12 @@ def _unpad(tape: Tape, call: Call, grad: ir.Value, sides: Mapping[int, tuple[int
     return found
 
 
-def _expand(tape: Tape, call: Call, grads: Grads) -> Found:
+def expand(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Sum over the axes along which the input was repeated."""
     return {0: sum_to(tape, only(grads), call.shape())}
 
 
-def _tile(tape: Tape, call: Call, grads: Grads) -> Found:
+def tile(tape: Tape, call: Call, grads: Grads) -> Found:
     """Sum over the copies, an axis of its own before each axis that was repeated."""
     grad, shape = only(grads), call.shape()
     repeats = [1 if not old else new // old for new, old in zip(shape_of(grad), shape, strict=True)]
@@ -148,11 +144,13 @@ def _tile(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("ReduceSum", reshape(tape, grad, tuple(parts)), tape.ints(*copies), keepdims=0)}
 
 
-def _space_to_depth(tape: Tape, call: Call, grads: Grads) -> Found:
+def space_to_depth(tape: Tape, call: Call, grads: Grads) -> Found:
+    """DepthToSpace of the gradient."""
     return {0: tape.op("DepthToSpace", grads[0], blocksize=call.integer("blocksize"))}
 
 
-def _depth_to_space(tape: Tape, call: Call, grads: Grads) -> Found:
+def depth_to_space(tape: Tape, call: Call, grads: Grads) -> Found:
+    """SpaceToDepth of the gradient; column-row-depth order, which it lacks, is written out."""
     size = call.integer("blocksize")
     if call.text("mode", "DCR") == "DCR":
         return {0: tape.op("SpaceToDepth", grads[0], blocksize=size)}
@@ -161,17 +159,19 @@ def _depth_to_space(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: reshape(tape, tape.op("Transpose", blocks, perm=[0, 1, 3, 5, 2, 4]), call.shape())}
 
 
-def _trilu(tape: Tape, call: Call, grads: Grads) -> Found:
+def trilu(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The same triangle of the gradient."""
     diagonal = call.inputs[1] if call.has(1) else None
     return {0: tape.ops("Trilu", (grads[0], diagonal)[: 1 + call.has(1)], 1, {"upper": call.integer("upper", 1)})[0]}
 
 
-def _reverse_sequence(tape: Tape, call: Call, grads: Grads) -> Found:
-    """Turning a sequence twice gives it back."""
+def reverse_sequence(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient turned as the sequences were: turning them twice gives them back."""
     return {0: tape.ops("ReverseSequence", (grads[0], call.input(1)), 1, dict(call.attributes))[0]}
 
 
-def _gather(tape: Tape, call: Call, grads: Grads) -> Found:
+def gather(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Gradients add up at the places that were read."""
     shape = call.shape()
     axis = positive(call.integer("axis"), len(shape))
     count = prod(call.shape(1))
@@ -182,20 +182,23 @@ def _gather(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: scatter_add(tape, grad, axis, reshape(tape, call.input(1), (count,)), shape[axis])}
 
 
-def _gather_elements(tape: Tape, call: Call, grads: Grads) -> Found:
+def gather_elements(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Gradients add up at the elements that were read."""
     grad = only(grads)
     indices = call.input(1)
     start = zeros(tape, call.shape(), grad)
     return {0: tape.op("ScatterElements", start, indices, grad, axis=call.integer("axis"), reduction="add")}
 
 
-def _gather_nd(tape: Tape, call: Call, grads: Grads) -> Found:
-    """As a gather of rows, those dimensions that are indexed made one."""
+def gather_nd(tape: Tape, call: Call, grads: Grads) -> Found:
+    """Gradients add up at the rows that were read; the dimensions that are indexed are made one."""
     shape, batch_dims = call.shape(), call.integer("batch_dims")
     indexed = shape[batch_dims : batch_dims + call.shape(1)[-1]]
     rows = prod(shape[:batch_dims]) * prod(indexed)
     grad = reshape(tape, only(grads), (prod(call.shape(1)[:-1]), prod(shape[batch_dims + len(indexed) :])))
-    offsets = _batch_offsets(shape[:batch_dims], prod(indexed), len(call.shape(1)) - 1)
+    # The first row of each element of the batch, to be broadcast against indices.
+    ones = [1] * (len(call.shape(1)) - 1 - batch_dims)
+    offsets = (np.arange(prod(shape[:batch_dims])) * prod(indexed)).reshape(*shape[:batch_dims], *ones)
     strides = np.array([prod(indexed[place + 1 :]) for place in range(len(indexed))], np.int64)
     places = call.constant(1)
     if places is not None:
@@ -208,12 +211,7 @@ def _gather_nd(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: reshape(tape, scatter_add(tape, grad, 0, flat, rows), shape)}
 
 
-def _batch_offsets(batch: tuple[int, ...], size: int, rank: int) -> Array:
-    """First row of each element of the batch, for indices of a rank."""
-    return (np.arange(prod(batch)) * size).reshape(*batch, *[1] * (rank - len(batch)))
-
-
-def _scattered(tape: Tape, call: Call, grads: Grads) -> Found:
+def scatter(tape: Tape, call: Call, grads: Grads) -> Found:
     """Updates read the gradient where they were written; data gets the rest, or all of it if they were added."""
     reduction = call.text("reduction", "none")
     if reduction not in ("none", "add"):
@@ -234,21 +232,21 @@ def _scattered(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 RULES: Rules = {
-    **{name: Rule(_same_elements, needs=FIRST) for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")},
-    "Transpose": Rule(_transpose),
-    "Concat": Rule(_concat),
-    "Split": Rule(_split, needs=FIRST),
-    "Slice": Rule(_slice, needs=FIRST),
-    "Pad": Rule(_pad, needs=frozenset({0, 2})),
-    "Expand": Rule(_expand, needs=FIRST),
-    "Tile": Rule(_tile, needs=FIRST),
-    "SpaceToDepth": Rule(_space_to_depth),
-    "DepthToSpace": Rule(_depth_to_space),
-    "Trilu": Rule(_trilu, needs=FIRST),
-    "ReverseSequence": Rule(_reverse_sequence, needs=FIRST),
-    "Gather": Rule(_gather, needs=FIRST),
-    "GatherElements": Rule(_gather_elements, needs=FIRST),
-    "GatherND": Rule(_gather_nd, needs=FIRST),
-    "ScatterND": Rule(_scattered, needs=frozenset({0, 2})),
-    "ScatterElements": Rule(_scattered, needs=frozenset({0, 2})),
+    **{name: Rule(same_elements, needs=FIRST) for name in ("Reshape", "Flatten", "Squeeze", "Unsqueeze")},
+    "Transpose": Rule(transpose),
+    "Concat": Rule(concat),
+    "Split": Rule(split, needs=FIRST),
+    "Slice": Rule(slice_gradient, needs=FIRST),
+    "Pad": Rule(pad_gradient, needs=frozenset({0, 2})),
+    "Expand": Rule(expand, needs=FIRST),
+    "Tile": Rule(tile, needs=FIRST),
+    "SpaceToDepth": Rule(space_to_depth),
+    "DepthToSpace": Rule(depth_to_space),
+    "Trilu": Rule(trilu, needs=FIRST),
+    "ReverseSequence": Rule(reverse_sequence, needs=FIRST),
+    "Gather": Rule(gather, needs=FIRST),
+    "GatherElements": Rule(gather_elements, needs=FIRST),
+    "GatherND": Rule(gather_nd, needs=FIRST),
+    "ScatterND": Rule(scatter, needs=frozenset({0, 2})),
+    "ScatterElements": Rule(scatter, needs=frozenset({0, 2})),
 }

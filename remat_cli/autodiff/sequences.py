@@ -10,29 +10,26 @@ import onnx_ir as ir
 
 from remat_cli.autodiff.pieces import positive
 from remat_cli.autodiff.reverse import Recorder
-from remat_cli.autodiff.tape import Array, Call, constant_of
+from remat_cli.autodiff.tape import Call, constant_of
 from remat_cli.base.errors import ModelError
 
 Tensors = tuple[ir.Value, ...]
 
 
-def _split(recorder: Recorder, call: Call) -> Tensors:
+def split_to_sequence(recorder: Recorder, call: Call) -> Tensors:
     """Parts of given sizes, or equal ones but for the last; with keepdims 0 the axis goes."""
     shape = call.shape()
     axis = positive(call.integer("axis"), len(shape))
     given = constant_of(call, 1, "sizes") if call.has(1) else np.array(1)
-    sizes = _sizes(given, shape[axis])
+    if given.ndim:
+        sizes = [int(size) for size in given]
+    else:
+        total, step = shape[axis], int(given)
+        sizes = [min(step, total - start) for start in range(0, total, step)]
     parts = _run(recorder, call.name, "Split", [call.input(0), recorder.tape.ints(*sizes)], axis, len(sizes))
     if call.has(1) or call.integer("keepdims", 1):
         return parts
     return tuple(recorder.op("Squeeze", part, recorder.tape.ints(axis)) for part in parts)
-
-
-def _sizes(given: Array, total: int) -> list[int]:
-    if given.ndim:
-        return [int(size) for size in given]
-    step = int(given)
-    return [min(step, total - start) for start in range(0, total, step)]
 
 
 def _run(
@@ -43,32 +40,35 @@ def _run(
     return tuple(value for value in recorder.run(call, [""] * results) if value is not None)
 
 
-def _at(_: Recorder, call: Call, held: Tensors) -> ir.Value:
+def sequence_at(_: Recorder, call: Call, held: Tensors) -> ir.Value:
+    """The tensor at a constant place of a sequence."""
     place = int(constant_of(call, 1, "indices").item())
     if not -len(held) <= place < len(held):
         raise ModelError(f"op '{call.name}' ({call.op_type}): there is no tensor {place} among {len(held)}")
     return held[place]
 
 
-def _concat(recorder: Recorder, call: Call, held: Tensors) -> ir.Value:
+def concat_from_sequence(recorder: Recorder, call: Call, held: Tensors) -> ir.Value:
+    """All tensors of a sequence joined, along an axis of theirs or a new one."""
     axis = call.integer("axis")
     if call.integer("new_axis"):
         held = tuple(recorder.op("Unsqueeze", part, recorder.tape.ints(axis)) for part in held)
     return _run(recorder, call.name, "Concat", held, axis)[0]
 
 
-def _length(recorder: Recorder, _: Call, held: Tensors) -> ir.Value:
+def sequence_length(recorder: Recorder, _: Call, held: Tensors) -> ir.Value:
+    """How many tensors a sequence holds, as a constant."""
     return recorder.tape.constant(np.array(len(held), np.int64))
 
 
 MAKERS: Mapping[str, Callable[[Recorder, Call], Tensors]] = {
-    "SplitToSequence": _split,
+    "SplitToSequence": split_to_sequence,
     "SequenceConstruct": lambda _, call: tuple(value for value in call.inputs if value is not None),
 }
 READERS: Mapping[str, Callable[[Recorder, Call, Tensors], ir.Value]] = {
-    "SequenceAt": _at,
-    "SequenceLength": _length,
-    "ConcatFromSequence": _concat,
+    "SequenceAt": sequence_at,
+    "SequenceLength": sequence_length,
+    "ConcatFromSequence": concat_from_sequence,
 }
 
 

@@ -66,7 +66,7 @@ class Ends:
         self.state[self.give(new, f"{old.name}{NEXT}").name or ""] = old.name or ""
 
     def give_gradient(self, weight: ir.Value, grad: ir.Value) -> None:
-        """A gradient as an output."""
+        """Give a gradient as an output."""
         self.moved.add(weight)
         self.give(grad, f"{weight.name}{GRADIENT}")
 
@@ -93,7 +93,7 @@ class Ends:
         return value
 
     def add_target(self, kind: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
-        """The input that outputs are compared with."""
+        """Add the input that outputs are compared with."""
         value = self._input(TARGET, kind, shape)
         self.inputs.append(value)
         self.target = value.name
@@ -142,7 +142,9 @@ def build_step(
     outputs = {value.name or "": value for value in model.graph.outputs}
     end, notes = _end(outputs, options)
     kept = list(outputs) if options.keep_outputs else []
-    tape = Tape(_names(source.graph))
+    values = [*source.graph.inputs, *source.graph.outputs, *(value for node in source.graph for value in node.outputs)]
+    named = [*values, *source.graph]
+    tape = Tape([*source.graph.initializers, *(each.name for each in named if each.name)])
     recorder = Recorder(tape, rules, seed=seed)
     forward = write_forward(source, recorder, weights, [end, *kept], batch)
     ends = Ends(tape, list(forward.data))
@@ -157,13 +159,6 @@ def build_step(
     _write_backward(recorder, loss, forward, _mover(tape, options, ends), ends)
     step = _finish(tape, ends)
     return TrainingStep(step, ends.first, _facts(step, weights, forward, ends, notes))
-
-
-def _names(graph: ir.Graph) -> list[str]:
-    names = [value.name for node in graph for value in node.outputs]
-    names += [*graph.initializers, *(value.name for value in (*graph.inputs, *graph.outputs))]
-    names += [node.name for node in graph]
-    return [name for name in names if name]
 
 
 def _end(outputs: Mapping[str, ir.Value], options: TrainOptions) -> tuple[str, tuple[str, ...]]:

@@ -193,7 +193,10 @@ def _infer(node: ir.Node) -> None:
     for value in node.outputs:
         kind = inferred.get(value.name or "")
         if kind is not None and kind.tensor_type.elem_type:
-            value.type, value.shape = _typed(kind)
+            tensor = kind.tensor_type
+            dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+            value.type = ir.TensorType(ir.DataType(tensor.elem_type))
+            value.shape = ir.Shape(dims) if tensor.HasField("shape") else None
 
 
 def _type_of(value: ir.Value) -> onnx.TypeProto:
@@ -201,14 +204,6 @@ def _type_of(value: ir.Value) -> onnx.TypeProto:
         return onnx.TypeProto()  # inference takes it for unknown; an element type of 0 it refuses
     dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     return helper.make_tensor_type_proto(int(value.dtype), dims)
-
-
-def _typed(kind: onnx.TypeProto) -> tuple[ir.TypeProtocol, ir.Shape | None]:
-    tensor = kind.tensor_type
-    shape = None
-    if tensor.HasField("shape"):
-        shape = ir.Shape([dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim])
-    return ir.TensorType(ir.DataType(tensor.elem_type)), shape
 
 
 Grads = Sequence[ir.Value | None]  # by output; None where none flows back

@@ -19,7 +19,7 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
-from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.inspection import InspectReport, inspect_model
 from remat_cli.report.pictures.svg_chart import inspect_picture

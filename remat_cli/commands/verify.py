@@ -18,8 +18,7 @@ from remat_cli.core.files.plan_check import check_graph_of
 from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.onnx_io.read.compiled import check_data_files, sizes_left_open
-from remat_cli.onnx_io.read.compiled_file import runs_on_at
+from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
 from remat_cli.report.file_report import FileReport

@@ -9,7 +9,6 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.solve import BudgetQuestion, Search
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.placing import one_device_schedule
-from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, fixed_bytes_of, simulate
 from remat_cli.core.schedule.splits import SplitOptions
@@ -56,7 +55,10 @@ def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
     roomy = platform.problem(overlap=request.overlap)
     budgets = {}
     for number, memory in enumerate(roomy.memories):
-        plan = _reference_plan(roomy, number)
+        # Every op once, on the fastest of the devices that use the memory.
+        users = [d for d, device in enumerate(roomy.devices) if device.memory == number]
+        plans = [simulate(roomy, one_device_schedule(roomy, device)) for device in users]
+        plan = min(plans, key=lambda plan: plan.time_ns)
         peak_bytes = plan.peak_bytes[number]
         if has_cache(platform.specs, memory.name):
             peak_bytes = max(peak_bytes, cut_of(platform, roomy, plan).peak_bytes[number])
@@ -99,10 +101,3 @@ def budget_of_plan(plan: PlanFile, asked: AskedBudget, scope: Scope | None) -> B
     profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
     asked = asked.bounding(scope or ("process" if can_be else "live"))
     return resolve(asked, profile.fixed_bytes, plan.promise.baseline_peak_bytes)
-
-
-def _reference_plan(problem: Problem, memory: int) -> Plan:
-    """Every op once on the fastest of the devices that use a memory."""
-    mine = [d for d, device in enumerate(problem.devices) if device.memory == memory]
-    plans = [simulate(problem, one_device_schedule(problem, device)) for device in mine]
-    return min(plans, key=lambda plan: plan.time_ns)

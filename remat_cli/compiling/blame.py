@@ -63,21 +63,17 @@ def files_named_after(model: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeFailure as error:
-        form = _form_of(error.file)
+        # Which of remat's own files this is; some have a number, such as `op_12.onnx`.
+        name = error.file.removesuffix(".onnx")
+        whole, _, number = name.rpartition("_")
+        name = whole if number.isdigit() else name
+        form = name if error.file.endswith(".onnx") and name in FORMS else None
         if form is None:
             raise
         text = f"{error.before}{FORMS[form]} {model}{error.after}"
         if form in SAME and not is_of_the_machine(str(error)):
             raise ModelError(text) from error
         raise RuntimeFailure(text) from error
-
-
-def _form_of(file: str) -> str | None:
-    """Which of remat's files this is, those with a number such as `op_12.onnx` among them."""
-    name = file.removesuffix(".onnx")
-    whole, _, number = name.rpartition("_")
-    name = whole if number.isdigit() else name
-    return name if file.endswith(".onnx") and name in FORMS else None
 
 
 def _reason(error: RuntimeFailure) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.read.seeds import seeded_copy
 from remat_cli.runtime.sessions.feeds import make_feeds
@@ -52,12 +53,22 @@ def original_of(
 ) -> Original:
     """The user's file, but for seeds of ops that draw numbers without one; for many sizes it is fed small ones too."""
     path = seeded_copy(source.path, work / "original_with_seeds.onnx") if has_seeds else source.path
+    family = conditions.family
+    settings = SessionSettings(
+        exact=False,
+        level=conditions.optimization,
+        intra_op_threads=conditions.intra_op_threads,
+        custom_ops=conditions.custom_ops,
+        run_seconds=conditions.run_seconds,
+    )
+    asked = msgspec.json.encode((conditions.dims, conditions.input_shapes, conditions.seed), order="sorted").decode()
+    key = hashlib.sha256(f"{source.sha256} {conditions.optimization} {asked}".encode()).hexdigest()
     return Original(
         path=path,
         name=_name(user_file(source.path, has_seeds=has_seeds), conditions),
-        settings=_settings(conditions),
-        feeds=tuple(feeds) if conditions.family is None else _small_feeds(source, conditions),
-        key=_key(source, conditions),
+        settings=settings,
+        feeds=tuple(feeds) if family is None else _small_feeds(source, conditions, family),
+        key=key,
     )
 
 
@@ -74,41 +85,20 @@ def as_read(original: Original, source: SourceModel, conditions: Conditions, pat
 
 
 def _name(what: str, conditions: Conditions) -> str:
-    return ", ".join([what, LEVELS[conditions.optimization], *_sizes(conditions)])
-
-
-def _settings(conditions: Conditions) -> SessionSettings:
-    """A session of the user's own, at the level of optimisation that plans are made at."""
-    return SessionSettings(
-        exact=False,
-        level=conditions.optimization,
-        intra_op_threads=conditions.intra_op_threads,
-        custom_ops=conditions.custom_ops,
-        run_seconds=conditions.run_seconds,
-    )
-
-
-def _sizes(conditions: Conditions) -> list[str]:
-    """The sizes that were asked for, as a user writes them."""
+    """What reports call a model: what it is, its level of optimisation, and the sizes as a user writes them."""
     ranges = () if conditions.family is None else conditions.family.ranges
     free = {each.name for each in ranges}
     named = [f"{name}={size}" for name, size in conditions.dims.items() if name not in free]
     shapes = [f"{name}:{','.join(map(str, shape))}" for name, shape in conditions.input_shapes.items()]
-    return [*map(str, ranges), *named, *shapes]
+    sizes = [*map(str, ranges), *named, *shapes]
+    return ", ".join([what, LEVELS[conditions.optimization], *sizes])
 
 
-def _small_feeds(source: SourceModel, conditions: Conditions) -> tuple[Mapping[str, Any], ...]:
+def _small_feeds(source: SourceModel, conditions: Conditions, family: SizeFamily) -> tuple[Mapping[str, Any], ...]:
     """Inputs of small sizes: what the runtime fuses depends on none, and verification runs the file at many."""
-    family = conditions.family
-    assert family is not None
     small = {each.name: each.up_from(each.low + SMALL) for each in family.ranges}
     least = {each.name: each.low for each in family.ranges}
     sizes = next(
         (sizes for sizes in (small, least) if family.admits({**conditions.dims, **sizes})), dict(conditions.dims)
     )
     return (make_feeds(source.inputs_at({**conditions.dims, **sizes}), conditions.seed),)
-
-
-def _key(source: SourceModel, conditions: Conditions) -> str:
-    asked = msgspec.json.encode((conditions.dims, conditions.input_shapes, conditions.seed), order="sorted").decode()
-    return hashlib.sha256(f"{source.sha256} {conditions.optimization} {asked}".encode()).hexdigest()

@@ -21,7 +21,7 @@ from remat_cli.core.values.spill import SpillMemory, SpillSpec
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.solvers import make_solver, run_solver
 from remat_cli.solvers.base import Limits
-from remat_cli.solvers.paging.question import Pager, PagingFound, PagingQuestion, PagingTerms
+from remat_cli.solvers.paging.question import Pager, PagingQuestion, PagingTerms
 
 AUTO = "auto"
 WITHOUT_SHARE = 0.3  # of the time limit, for a plan that pages nothing
@@ -48,18 +48,9 @@ def abstract_terms(problem: Problem, spec: SpillSpec) -> PagingTerms:
     Raises:
         ConfigError: the memory's bandwidths are not given.
     """
-    return PagingTerms(_memory_of(spec), SessionCosts(tuple(tensor.size_bytes for tensor in problem.tensors)))
-
-
-def _memory_of(spec: SpillSpec) -> SpillMemory:
-    """A memory to page to, of which the user says how fast it is.
-
-    Raises:
-        ConfigError: its bandwidths are not given.
-    """
     if spec.write_bytes_per_second is None or spec.read_bytes_per_second is None:
         raise ConfigError(f"--spill {spec.name}: an instance knows no memory: write its bandwidth, host:12GB/s")
-    return SpillMemory(
+    memory = SpillMemory(
         memory=spec.memory,
         folder=spec.folder,
         write_bytes_per_second=spec.write_bytes_per_second,
@@ -67,6 +58,7 @@ def _memory_of(spec: SpillSpec) -> SpillMemory:
         budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
         is_duplex=spec.is_duplex,
     )
+    return PagingTerms(memory, SessionCosts(tuple(tensor.size_bytes for tensor in problem.tensors)))
 
 
 def terms_of(platform: Platform, problem: Problem, weights: WeightPaging = NO_WEIGHTS) -> PagingTerms | None:
@@ -85,21 +77,48 @@ def answer_paged(question: PagingQuestion, pager: Pager, limits: Limits) -> Page
     """
     if reason := pager.supports(question.problem):
         raise ConfigError(f"solver {pager.name} cannot take this problem: {reason}")
-    return _best(question, pager, limits) if pager.name == AUTO else page_by(question, pager, limits)
+    if pager.name != AUTO:
+        return page_by(question, pager, limits)
+    # First a plan that pages nothing, then one that may page, and more time for the first where that is faster.
+    problem, begin = question.problem, time.monotonic()
+    limits = replace(limits, started=begin)
+    first = _recomputed(problem, _for(limits, WITHOUT_SHARE * limits.seconds), None)
+    known_ns = None if first is None else first.time_ns
+    paged = page_by(replace(question, beat_ns=known_ns), pager, _for(limits, (1 - WITHOUT_SHARE) * limits.seconds))
+    seconds = time.monotonic() - begin
+    if first is None or (paged.time_ns is not None and paged.time_ns < first.time_ns):
+        return replace(paged, run=replace(paged.run, seconds=seconds))
+    is_settled = first.time_ns <= problem.baseline_time_ns or limits.is_over
+    again = None if is_settled else _recomputed(problem, _for(limits, limits.seconds_left), first.schedule)
+    plan = first if again is None or again.time_ns >= first.time_ns else again
+    status = Status.OPTIMAL if plan.time_ns <= problem.baseline_time_ns else Status.FEASIBLE
+    seconds = time.monotonic() - begin
+    return PagedAnswer(replace(paged.run, plan=plan, status=status, seconds=seconds, facts={"best_from": "recompute"}))
 
 
 def page_by(question: PagingQuestion, pager: Pager, limits: Limits, uncounted_bytes: int = 0) -> PagedAnswer:
     """What one pager finds; of the floor so many bytes are no part of a proof."""
     begin = time.monotonic()
     limits = replace(limits, started=begin)
-    found = _within(pager.page(question, limits), question.memory.budget_bytes)
+    found, most_bytes = pager.page(question, limits), question.memory.budget_bytes
+    if found.paged is not None and most_bytes is not None and found.paged.paging.file_bytes > most_bytes:
+        # The other memory has too little room for the plan.
+        facts = {**found.facts, "file_bytes": found.paged.paging.file_bytes}
+        found = replace(found, plan=None, paged=None, facts=facts)
     problem = question.problem
-    floor = _floor(problem, uncounted_bytes)
+    # What some op needs whatever else is dropped, without the weights that may be away and what a process was measured
+    # to hold beside tensors: another may hold less.
+    needed, uncounted_bytes = working_set_floor(problem), min(uncounted_bytes, problem.memories[0].fixed_bytes)
+    floor = ProvedFloor(needed.bytes[0] - uncounted_bytes, () if needed.ops[0] is None else (needed.ops[0],))
+    if found.time_ns is None:
+        status = Status.INFEASIBLE if floor.bytes > problem.memories[0].budget_bytes else Status.NOT_FOUND
+    else:
+        status = Status.OPTIMAL if found.time_ns <= problem.baseline_time_ns else Status.FEASIBLE
     run = SolverRun(
         solver=pager.name,
         seed=limits.seed,
         options=msgspec.to_builtins(pager),
-        status=_status(problem, found, floor),
+        status=status,
         space="first_in_order" if pager.name != AUTO else "free",
         floor=floor,
         plan=found.plan,
@@ -121,24 +140,6 @@ def paged_solution(found: PagedAnswer, problem: Problem, whole: Plan) -> Solutio
     return with_paging(msgspec.structs.replace(solution, facts=solution.facts | moved), paging)
 
 
-def _best(question: PagingQuestion, pager: Pager, limits: Limits) -> PagedAnswer:
-    """A plan that pages nothing, one that may page, and more time for the first where that is the faster one."""
-    problem, begin = question.problem, time.monotonic()
-    limits = replace(limits, started=begin)
-    first = _recomputed(problem, _for(limits, WITHOUT_SHARE * limits.seconds), None)
-    known_ns = None if first is None else first.time_ns
-    paged = page_by(replace(question, beat_ns=known_ns), pager, _for(limits, (1 - WITHOUT_SHARE) * limits.seconds))
-    seconds = time.monotonic() - begin
-    if first is None or (paged.time_ns is not None and paged.time_ns < first.time_ns):
-        return replace(paged, run=replace(paged.run, seconds=seconds))
-    is_settled = first.time_ns <= problem.baseline_time_ns or limits.is_over
-    again = None if is_settled else _recomputed(problem, _for(limits, limits.seconds_left), first.schedule)
-    plan = first if again is None or again.time_ns >= first.time_ns else again
-    status = Status.OPTIMAL if plan.time_ns <= problem.baseline_time_ns else Status.FEASIBLE
-    seconds = time.monotonic() - begin
-    return PagedAnswer(replace(paged.run, plan=plan, status=status, seconds=seconds, facts={"best_from": "recompute"}))
-
-
 def _for(limits: Limits, seconds: float) -> Limits:
     """So many seconds from now on."""
     return replace(limits, seconds=seconds, started=time.monotonic())
@@ -147,27 +148,3 @@ def _for(limits: Limits, seconds: float) -> Limits:
 def _recomputed(problem: Problem, limits: Limits, start: Schedule | None) -> Plan | None:
     """The best plan that pages nothing."""
     return run_solver(problem, make_solver(AUTO), limits, start).plan
-
-
-def _within(found: PagingFound, most_bytes: int | None) -> PagingFound:
-    """Nothing, where the other memory has too little room for the plan."""
-    paged = found.paged
-    if paged is None or most_bytes is None or paged.paging.file_bytes <= most_bytes:
-        return found
-    return replace(found, plan=None, paged=None, facts={**found.facts, "file_bytes": paged.paging.file_bytes})
-
-
-def _status(problem: Problem, found: PagingFound, floor: ProvedFloor) -> Status:
-    if found.time_ns is not None:
-        is_least = found.time_ns <= problem.baseline_time_ns
-        return Status.OPTIMAL if is_least else Status.FEASIBLE
-    return Status.INFEASIBLE if floor.bytes > problem.memories[0].budget_bytes else Status.NOT_FOUND
-
-
-def _floor(problem: Problem, uncounted: int) -> ProvedFloor:
-    """What some op needs whatever else is dropped, without so many bytes that are no part of a proof.
-
-    Those are weights that may be away, and what a process was measured to hold beside tensors: another may hold less.
-    """
-    floor, uncounted = working_set_floor(problem), min(uncounted, problem.memories[0].fixed_bytes)
-    return ProvedFloor(floor.bytes[0] - uncounted, () if floor.ops[0] is None else (floor.ops[0],))

@@ -204,29 +204,25 @@ class _Search:
     def found(self) -> tuple[_Found, Original, tuple[str, ...]]:
         """The first such form, else the usual one; what it was compared with, and what a user should know of that."""
         usual = self._seen(AS_BOUND, self.work)
-        original = self.original if self._runs_original(usual) else self._as_read()
+        original = self.original
+        if not self._runs_original(usual):
+            save(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
+            original = as_read(self.original, self.source, self.conditions, self.work / "converted.onnx")
         notes = () if original is self.original else (NOT_RUN.format(self.source.path),)
         if self._has_bits(usual, original):
             return self._noted(usual, original), original, notes
-        for number, optimised_as in enumerate((OptimisedAs(self.source.interface), self._in_one_pass), 1):
-            other = self._tried(optimised_as, number)
-            if other is not None and self._has_bits(other, original):
+        # As the file is given, and that in one pass: what a session makes of it, as it optimises no file twice.
+        ports = self.source.interface
+        for number, optimised_as in enumerate((OptimisedAs(ports), OptimisedAs(ports, passes=1)), 1):
+            folder = self.work / f"as_given_{number}"
+            folder.mkdir(exist_ok=True)
+            try:
+                other = self._seen(optimised_as, folder)
+            except ModelError:  # the runtime refuses this form
+                continue
+            if self._has_bits(other, original):
                 return self._noted(other, original), original, (*notes, OPEN.format(original.name))
         return usual, original, (*notes, OTHER_BITS.format(original.name))
-
-    @property
-    def _in_one_pass(self) -> OptimisedAs:
-        """What a session makes of the user's file, which is not optimised again."""
-        return OptimisedAs(self.source.interface, passes=1)
-
-    def _tried(self, optimised_as: OptimisedAs, number: int) -> _Found | None:
-        """Another form; None where the runtime refuses it."""
-        folder = self.work / f"as_given_{number}"
-        folder.mkdir(exist_ok=True)
-        try:
-            return self._seen(optimised_as, folder)
-        except ModelError:
-            return None
 
     def _seen(self, optimised_as: OptimisedAs, folder: Path) -> _Found:
         """A form, known from the cache or looked at in a run."""
@@ -253,10 +249,6 @@ class _Search:
                 return bool(self.original.outputs)
         except ModelError:
             return False
-
-    def _as_read(self) -> Original:
-        save(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
-        return as_read(self.original, self.source, self.conditions, self.work / "converted.onnx")
 
     def _has_bits(self, found: _Found, original: Original) -> bool:
         """Whether a form gives what the original gives, for all that it is fed."""

@@ -22,21 +22,16 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool)
     """
     made_with = prepared.runtime.version
     loads = loads_from(model, made_with, is_packed=is_packed)
+    of_default = EXACT_OPTIONS if prepared.conditions.portable else DEFAULT_OPTIONS
     return RunsOn(
         processor=prepared.runtime.processor,
         layout_block=prepared.runtime.layout_block if uses_blocks(model) else None,
         least_runtime=newest((loads, SAME_BITS_FROM)),
         loads_from=loads,
         tried_up_to=newest((TRIED_UP_TO, made_with)),
-        options=_options(prepared, is_cut=is_cut),
+        options=OWN_OPTIONS if is_cut else of_default,
         is_guarded=guard_in(model) is not None,
     )
-
-
-def _options(prepared: Prepared, *, is_cut: bool) -> tuple[str, ...]:
-    if is_cut:
-        return OWN_OPTIONS
-    return EXACT_OPTIONS if prepared.conditions.portable else DEFAULT_OPTIONS
 
 
 def refuse_other_processors(read: PlanFile) -> None:
@@ -45,14 +40,13 @@ def refuse_other_processors(read: PlanFile) -> None:
     Raises:
         ModelError: its weights lie in blocks of another size than this processor's.
     """
-    needed = None if read.runs_on is None else read.runs_on.layout_block
-    if needed is None:
+    made = read.runs_on
+    if made is None or made.layout_block is None:
         return
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         found = block_here(Path(folder))
-    if found != needed:
-        assert read.runs_on is not None
+    if found != made.layout_block:
         raise ModelError(
-            f"the plan was made for {read.runs_on.processor}, with weights in blocks of {needed} channels; this "
+            f"the plan was made for {made.processor}, with weights in blocks of {made.layout_block} channels; this "
             f"processor has blocks of {found}: compile again here"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from remat_cli.base import progress as stages
-from remat_cli.base.errors import ConfigError
+from remat_cli.base.errors import ConfigError, RematError
 from remat_cli.base.progress import Progress
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan, Schedule
@@ -46,7 +46,8 @@ class Search:
     @property
     def known_pager(self) -> Pager:
         """The pager of a search for plans that page."""
-        assert self.pager is not None
+        if self.pager is None:
+            raise RematError(f"the search by solver {self.solver.name} has no pager: a bug in remat, please report it")
         return self.pager
 
     def within(self, seconds: float) -> Search:
@@ -129,7 +130,8 @@ class BudgetAnswer:
     @property
     def known_plan(self) -> Plan:
         """The judged plan of an answer that has one."""
-        assert self.run.plan is not None
+        if self.run.plan is None:
+            raise RematError(f"solver {self.run.solver} found no plan to go on with: a bug in remat, please report it")
         return self.run.plan
 
     def with_plan(self, plan: Plan) -> BudgetAnswer:
@@ -145,13 +147,6 @@ def prepare_kernels(solver: Solver | Pager, problem: Problem, progress: Progress
     """Load the kernels that a solver's search on a problem runs, or compile them, before anything is timed."""
     if isinstance(solver, Compiled):
         load_kernels(solver.kernels(problem), lambda: progress.stage(stages.COMPILING_KERNELS))
-
-
-def _begin(problem: Problem, search: Search, progress: Progress) -> None:
-    """Load or compile what is about to run, no sooner: many a budget is met, or proved too small, without a search."""
-    if must_search(problem):
-        prepare_kernels(search.solver, problem, progress)
-    progress.stage(stages.SOLVING)
 
 
 def tidied(found: BudgetAnswer) -> BudgetAnswer:
@@ -180,13 +175,17 @@ def answer(question: BudgetQuestion, search: Search, progress: Progress, start: 
 def _solve(
     problem: Problem, question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None = None
 ) -> SolverRun:
-    """Run the solver, before its kernels are compiled without them: often that is all it takes."""
+    """Run the solver, first without compiled kernels, which often is all it takes; the better of both plans is kept."""
     early = _look(problem, question, search, progress, start)
     if early is not None and (_is_settled(early, problem, search) or progress.should_stop()):
         return early
-    _begin(problem, search, progress)
+    if must_search(problem):  # no sooner: many a budget is met, or proved too small, without a search
+        prepare_kernels(search.solver, problem, progress)
+    progress.stage(stages.SOLVING)
     run = run_solver(problem, search.solver, _limits(question, search, progress), start)
-    return run if early is None else _better(run, early)
+    if early is None or early.plan is None or (run.plan is not None and run.plan.time_ns <= early.plan.time_ns):
+        return run
+    return replace(run, plan=early.plan, status=proved_status(run, early.plan))
 
 
 def _look(
@@ -208,13 +207,6 @@ def _is_settled(run: SolverRun, problem: Problem, search: Search) -> bool:
     if run.plan is None or run.bound_ns is None:
         return run.status in (Status.OPTIMAL, Status.INFEASIBLE)
     return run.plan.time_ns - run.bound_ns <= search.limits.gap * problem.baseline_time_ns
-
-
-def _better(run: SolverRun, early: SolverRun) -> SolverRun:
-    """A run with the plan of the look before it, should it have found none as good."""
-    if early.plan is None or (run.plan is not None and run.plan.time_ns <= early.plan.time_ns):
-        return run
-    return replace(run, plan=early.plan, status=proved_status(run, early.plan))
 
 
 def refusal(problem: Problem, solver: Solver | Pager, names: Sequence[str]) -> str | None:

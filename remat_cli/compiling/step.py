@@ -10,7 +10,7 @@ from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.training import StepPaths, TrainOptions
-from remat_cli.onnx_io.read.load import STATE_FILE_KEY, DimBindings, SourceModel, load, save
+from remat_cli.onnx_io.read.load import STATE_FILE_KEY, DimBindings, load, save
 from remat_cli.onnx_io.write.rewrite import set_model_metadata
 from remat_cli.runtime.sessions.array_file import write_arrays
 
@@ -26,7 +26,15 @@ def make_step(model: Path, options: TrainOptions, conditions: Conditions, progre
     if source.converted is not None:
         progress.note(source.converted)
     progress.stage(stages.DIFFERENTIATING)
-    step = build_step(source.ir, options, seed=conditions.seed, batch=_rebatch(source, options.batch))
+    # What the batch was in the file, where it was a number and is another one now.
+    batch = options.batch
+    rebatch = None
+    if batch is not None:
+        firsts = {port.shape[0] for port in source.interface.inputs if port.shape is not None and len(port.shape)}
+        numbers = {first for first in firsts if isinstance(first, int)}
+        if len(numbers) == 1 and numbers != {batch}:
+            rebatch = Rebatch(numbers.pop(), batch)
+    step = build_step(source.ir, options, seed=conditions.seed, batch=rebatch)
     set_model_metadata(step.model, "remat.version", __version__)
     set_model_metadata(step.model, "remat.source_sha256", source.sha256)
     return step
@@ -37,15 +45,6 @@ def write_step(step: TrainingStep, paths: StepPaths) -> None:
     write_arrays(paths.state, step.state)
     set_model_metadata(step.model, STATE_FILE_KEY, paths.state.name)
     save(step.model, paths.step)
-
-
-def _rebatch(source: SourceModel, batch: int | None) -> Rebatch | None:
-    """What the batch was in the file, where it was a number and is another one now."""
-    if batch is None:
-        return None
-    firsts = {port.shape[0] for port in source.interface.inputs if port.shape is not None and len(port.shape)}
-    numbers = {first for first in firsts if isinstance(first, int)}
-    return Rebatch(numbers.pop(), batch) if len(numbers) == 1 and numbers != {batch} else None
 
 
 def step_snippet(step: TrainingStep, paths: StepPaths, compiled: str | None) -> str:

@@ -27,10 +27,10 @@ from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.tidy import calm
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import OpCost, Profile
-from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.devices.provider_table import gates_of
 from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
-from remat_cli.onnx_io.read.load import SourceModel, save
+from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.arena_copies import arena_copies
@@ -219,10 +219,10 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     verification, which says so. A portable model is meant to be optimised again, but not to other bits for its sizes.
     """
     source, conditions = prepared.source, prepared.conditions
-    form = PROVIDERS[conditions.device.provider].gates
-    assert form is not None  # what compiles is given sessions
+    form = gates_of(conditions.device.provider)
     interface = written_interface(source, conditions)
-    bound = _bound(source, conditions)
+    free = free_names(conditions)
+    bound = {name: size for name, size in source.bound_dims.items() if name not in free}
     guard = guard_for(platform.machine(), prepared.layout_block)
     info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, gates=form, guard=guard)
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
@@ -236,12 +236,6 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
         info = replace(info, barriers=info.barriers | more)
         rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     return rewritten
-
-
-def _bound(source: SourceModel, conditions: Conditions) -> dict[str, int]:
-    """Dimensions that have one size only."""
-    free = free_names(conditions)
-    return {name: size for name, size in source.bound_dims.items() if name not in free}
 
 
 def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touched:

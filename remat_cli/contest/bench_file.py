@@ -37,7 +37,7 @@ class SuiteSolver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """What tables call the solver."""
         return self.label or self.name
 
 
@@ -158,18 +158,14 @@ def _complain(where: str, message: str) -> NoReturn:
     place_text = f" in {key}" if key else ""
     unknown = re.search(r"unknown field `(.*)`", text)
     if unknown:
-        raise ConfigError(f"{where}{place_text}: unknown key '{unknown[1]}'{_suggest(unknown[1], _known_keys(key))}")
+        kinds: dict[str, type[msgspec.Struct]] = {"solvers": SuiteSolver, "instances": InstanceEntry}
+        kind = next((kind for start, kind in kinds.items() if key.startswith(start)), Suite)  # of `solvers[0]`, say
+        known = [item.encode_name for item in msgspec.structs.fields(kind)]
+        raise ConfigError(f"{where}{place_text}: unknown key '{unknown[1]}'{_suggest(unknown[1], known)}")
     absent = re.search(r"missing required field `(.*)`", text)
     if absent:
         raise ConfigError(f"{where}{place_text}: needs the key '{absent[1]}'")
     raise ConfigError(f"{where}{place_text}: {text}")
-
-
-def _known_keys(place: str) -> list[str]:
-    """The keys that may stand at a place such as `solvers[0]`."""
-    kinds: dict[str, type[msgspec.Struct]] = {"solvers": SuiteSolver, "instances": InstanceEntry}
-    kind = next((kind for start, kind in kinds.items() if place.startswith(start)), Suite)
-    return [item.encode_name for item in msgspec.structs.fields(kind)]
 
 
 def _suggest(key: str, known: list[str]) -> str:
@@ -262,22 +258,17 @@ def _find_instances(suite: Suite, file: Path) -> tuple[list[tuple[InstanceEntry,
     for entry in _instances(suite):
         paths = _match(entry.path, file.parent) or _match(entry.path, Path())
         if not paths and not suite.optional:
-            raise ConfigError(f"{file}: suite {suite.name}: {_why_missing(entry.path, file.parent)}")
-        found += [(entry, path, _shown(entry.path, path)) for path in paths]
+            where = f"{file}: suite {suite.name}: instance {entry.path}"
+            if (file.parent / entry.path).is_dir() or Path(entry.path).is_dir():
+                raise ConfigError(f"{where} is a folder: write {entry.path.rstrip('/')}/*.json for the files in it")
+            raise ConfigError(
+                f"{where} does not exist, neither from {file.parent} nor from here; `optional: true` would skip it"
+            )
+        folder = Path(entry.path).parent
+        for path in paths:  # a results file never names an instance by a path of this machine
+            found.append((entry, path, path.name if folder.is_absolute() else (folder / path.name).as_posix()))
         missing += [] if paths else [f"{suite.name}: {entry.path}"]
     return found, missing
-
-
-def _why_missing(pattern: str, folder: Path) -> str:
-    if (folder / pattern).is_dir() or Path(pattern).is_dir():
-        return f"instance {pattern} is a folder: write {pattern.rstrip('/')}/*.json for the files in it"
-    return f"instance {pattern} does not exist, neither from {folder} nor from here; `optional: true` would skip it"
-
-
-def _shown(pattern: str, path: Path) -> str:
-    """How a results file names an instance: never by a path of this machine."""
-    folder = Path(pattern).parent
-    return path.name if folder.is_absolute() else (folder / path.name).as_posix()
 
 
 def _match(pattern: str, folder: Path) -> list[Path]:
@@ -293,8 +284,15 @@ def _targets(suite: Suite, entry: InstanceEntry, path: Path, shown: str) -> Iter
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     budgets = entry.budgets if entry.budgets is not None else suite.budgets
     is_tight = suite.kind == "tight"
+    solvers = list(enumerate(_solvers(suite)))
+    seeds = {place: suite.seeds if solver.seeds is None else solver.seeds for place, solver in solvers}
+    runs = sorted(
+        ((seed, place, solver) for place, solver in solvers for seed in seeds[place]), key=lambda run: run[:2]
+    )
     for budget, order in product(("tight",) if is_tight else budgets, suite.orders):
-        for seed, solver in _seeds_and_solvers(suite):
+        wanted = None if is_tight else _budget(budget)
+        target = next((percent for value, percent in entry.targets.items() if _budget(value) == wanted), None)
+        for seed, _, solver in runs:
             case = BenchCase(
                 suite=suite.name,
                 probe=is_tight,
@@ -311,21 +309,7 @@ def _targets(suite: Suite, entry: InstanceEntry, path: Path, shown: str) -> Iter
                 time_limit_seconds=parse_seconds(solver.time_limit or suite.time_limit),
                 gap_percent_asked=float(100 * parse_share(str(suite.gap), "gap")),
                 work=suite.work,
-                target_percent=None if is_tight else _target_percent(entry, budget),
+                target_percent=target,
                 reference=suite.reference,
             )
             yield Target(case, path, suite.step if is_tight else None)
-
-
-def _seeds_and_solvers(suite: Suite) -> list[tuple[int, SuiteSolver]]:
-    pairs = [
-        (seed, place, solver)
-        for place, solver in enumerate(_solvers(suite))
-        for seed in (solver.seeds if solver.seeds is not None else suite.seeds)
-    ]
-    return [(seed, solver) for seed, _, solver in sorted(pairs, key=lambda pair: pair[:2])]
-
-
-def _target_percent(entry: InstanceEntry, budget: Scalar) -> float | None:
-    wanted = _budget(budget)
-    return next((percent for value, percent in entry.targets.items() if _budget(value) == wanted), None)

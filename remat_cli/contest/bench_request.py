@@ -40,7 +40,10 @@ def bench_request(file: Path, flags: Mapping[str, Any]) -> BenchRequest:
         ConfigError: a flag makes no sense here, or a file cannot be written.
         MissingDependency: pictures are asked for, but matplotlib is not installed.
     """
-    given = {**_file_settings(flags.get("config_file")), **{key: value for key, value in flags.items() if value}}
+    config_file = flags.get("config_file")
+    settings = {} if config_file is None else read_yaml(config_file)
+    given: dict[str, Any] = {key: settings[key] for key in ("seed", "threads", "time_limit") if key in settings}
+    given |= {key: value for key, value in flags.items() if value}
     if flags.get("seed") is not None:
         given["seed"] = flags["seed"]
     limit = given.get("time_limit")
@@ -59,12 +62,6 @@ def bench_request(file: Path, flags: Mapping[str, Any]) -> BenchRequest:
     return BenchRequest(file, results, overrides, bool(given.get("resume")), markdown, svg)
 
 
-def _file_settings(file: Path | None) -> dict[str, Any]:
-    """What a settings file says about all runs."""
-    values = read_yaml(file) if file is not None else {}
-    return {key: values[key] for key in ("seed", "threads", "time_limit") if key in values}
-
-
 def _check_extras(file: Path, markdown: Path | None, svg: Path | None, overwrite: bool) -> None:
     if markdown is not None:
         check_target(markdown, sources=(file,), overwrite=overwrite)
@@ -77,7 +74,7 @@ def _check_extras(file: Path, markdown: Path | None, svg: Path | None, overwrite
 
 
 def _refuse_run_flags(file: Path, flags: Mapping[str, Any]) -> None:
-    """A results file is only read."""
+    """Refuse flags for running where the file holds results, which are only read."""
     for name in FOR_RUNNING:
         if flags.get(name) not in (None, False):
             flag = name.replace("_", "-")
@@ -119,7 +116,7 @@ def make_ready(results: Path) -> None:
 
 
 def append(results: Path, run: BenchRun) -> None:
-    """One more line.
+    """Append a run to a results file, as one more line.
 
     Raises:
         RematError: the file cannot be written.

@@ -71,7 +71,7 @@ def compare_request(path: Path, budgets: str | None, solvers: str | None, config
 
 
 def refuse_model_flags(path: Path, flags: Mapping[str, Any]) -> None:
-    """An instance has neither inputs nor devices.
+    """Refuse flags for models where the file is an instance, which has neither inputs nor devices.
 
     Raises:
         ConfigError: a flag was given that only means something for a model.
@@ -155,12 +155,12 @@ class Subject:
 
     @property
     def fixed_bytes(self) -> int:
-        """What no plan changes."""
+        """Bytes that no plan changes."""
         return self.problem.memories[0].fixed_bytes
 
     @cached_property
     def baseline(self) -> Plan:
-        """What percentages refer to."""
+        """The plan that percentages refer to."""
         return baseline(self.problem)
 
 
@@ -187,7 +187,7 @@ class Comparison:
 
     @cached_property
     def asked(self) -> list[Pair]:
-        """All pairs, in the order of the report."""
+        """All pairs of budget and solver, in the order of the report."""
         return [(budget, solver) for budget in self.budgets for solver in self.solvers]
 
     @cached_property
@@ -197,12 +197,12 @@ class Comparison:
 
     @property
     def slots(self) -> int:
-        """How many run at once."""
+        """How many runs go on at once."""
         return min(self.settings.workers, len(self.open)) or 1
 
     @property
     def run_threads(self) -> int:
-        """The threads of each."""
+        """How many threads each run has."""
         return self.settings.workers // self.slots
 
     def job(self, budget: ComparedBudget, solver: str) -> Job:

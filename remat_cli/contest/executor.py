@@ -36,5 +36,5 @@ class CaseFuture:
 
 
 def solve_alone(job: Job) -> BenchRun:
-    """What came of a case, with nobody to tell meanwhile."""
+    """Solve a case where nobody is told of its progress."""
     return solve_case(job, ignore)

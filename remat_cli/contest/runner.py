@@ -297,11 +297,11 @@ def run_side_by_side(
     Raises:
         RematError: a run failed; all others are then stopped.
     """
-    return _Crew(jobs, progress, runner).work(slots)
+    return _SideBySide(jobs, progress, runner).work(slots)
 
 
 @dataclass
-class _Crew:
+class _SideBySide:
     """The cases that run, and those that have ended."""
 
     jobs: Sequence[Job]
@@ -326,24 +326,18 @@ class _Crew:
                 self.running.popitem()[1].close()
 
     def _listen(self) -> None:
-        """Hear every case once."""
+        """Ask every case that runs, once, what came of it."""
         for number, case in list(self.running.items()):
             run = case.poll(SAMPLE_SECONDS / len(self.running))
-            if run is not None:
-                self.running.pop(number).close()
-                self._take(number, run)
-
-    def _take(self, number: int, run: BenchRun) -> None:
-        if run.status in FAILED:
-            raise RematError(f"solver {run.solver} at budget {run.budget}: {run.status}: {run.message}")
-        self.ended[number] = run
-        found = percent(run.overhead_percent) if run.has_plan else run.status.replace("_", " ")
-        told = f"{run.solver} {run.budget} {found}{self._names()}"
-        self.progress.detail(f"{len(self.ended)}/{len(self.jobs)}  {told}")
-
-    def _names(self) -> str:
-        """What still runs, if that is not too much."""
-        cases = [self.jobs[number].case for number in self.running]
-        names = ", ".join(f"{case.solver} {case.budget}" for case in cases[:MOST_NAMED])
-        more = f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else ""
-        return f"; running {names}{more}" if names else ""
+            if run is None:
+                continue
+            self.running.pop(number).close()
+            if run.status in FAILED:
+                raise RematError(f"solver {run.solver} at budget {run.budget}: {run.status}: {run.message}")
+            self.ended[number] = run
+            found = percent(run.overhead_percent) if run.has_plan else run.status.replace("_", " ")
+            cases = [self.jobs[number].case for number in self.running]
+            names = ", ".join(f"{case.solver} {case.budget}" for case in cases[:MOST_NAMED])
+            more = f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else ""
+            told = f"{run.solver} {run.budget} {found}" + (f"; running {names}{more}" if names else "")
+            self.progress.detail(f"{len(self.ended)}/{len(self.jobs)}  {told}")

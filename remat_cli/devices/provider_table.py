@@ -375,3 +375,15 @@ def _example(provider: Provider) -> str:
     return (
         f"{provider.name} or {provider.name}:2threads" if provider.thread_option == SESSION_THREADS else provider.name
     )
+
+
+def gates_of(provider: str) -> GateForm:
+    """The form of the gates that hold ops in a plan's order in sessions of a provider.
+
+    Raises:
+        ConfigError: the provider compiles what it is given, so that no gate holds anything there.
+    """
+    form = PROVIDERS[provider].gates
+    if form is None:
+        raise ConfigError(f"provider {provider} compiles what it is given: no gates hold ops in order there")
+    return form

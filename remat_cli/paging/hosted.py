@@ -2,7 +2,6 @@
 
 import math
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +32,22 @@ def hosted_weights(platform: Platform, model: Any, conditions: Conditions, progr
     found = may_page(platform.graph, model, installed_rules().packing)
     if not found:
         return NO_WEIGHTS
-    return WeightPaging(weights=found, costs=_costs(platform, conditions, progress))
+    spec = platform.specs[0]
+    settings = device_settings(spec, SessionSettings())
+    key = f"opens {spec.name} {spec.threads} {cpu_name()} {runtime_version()}"
+    with ProfileCache(conditions.cache_dir) as cache:
+        known = cache.link(key, (CPU, CPU))
+        if known is None:
+            with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+                models = [(Path(folder) / f"{rows}.onnx", (rows, columns)) for rows, columns in PROBES]
+                for path, shape in models:
+                    write_product(path, *shape, PROBE_WEIGHT)
+                job = OpenJob(tuple((str(path), shape) for path, shape in models), PROBE_WEIGHT, settings)
+                measured = measure_opening(job, progress.advance)
+            known = LinkCost(CPU, CPU, measured.open_ns, MIB * 1e9 / max(1, measured.pack_ns_per_mib))
+            cache.store_link(key, known)
+    costs = LoadCosts(known.latency_ns, round(MIB * 1e9 / known.bytes_per_second))
+    return WeightPaging(weights=found, costs=costs)
 
 
 def may_page(graph: Graph, model: Any, packing: PackingRules) -> tuple[HostedWeight, ...]:
@@ -59,34 +73,7 @@ def _packed_bytes(use: WeightUse, packing: PackingRules) -> int | None:
     if not all(are_packed) or any(reader.op_type not in packing.columns for reader in use.readers):
         return None
     multiple = max(packing.columns[reader.op_type] for reader in use.readers)
-    return _rounded_bytes(use.shape, use.size_bytes // math.prod(use.shape), multiple)
-
-
-def _rounded_bytes(shape: Sequence[int], element_bytes: int, multiple: int) -> int:
-    """Matrices of which either side may be the columns."""
-    *several, rows, columns = shape
+    *several, rows, columns = use.shape
     wide, high = rows * (columns + -columns % multiple), columns * (rows + -rows % multiple)
-    return math.prod(several) * max(wide, high) * element_bytes
-
-
-def _costs(platform: Platform, conditions: Conditions, progress: Progress) -> LoadCosts:
-    """What opening takes, from the cache or measured."""
-    spec = platform.specs[0]
-    settings = device_settings(spec, SessionSettings())
-    key = f"opens {spec.name} {spec.threads} {cpu_name()} {runtime_version()}"
-    with ProfileCache(conditions.cache_dir) as cache:
-        known = cache.link(key, (CPU, CPU))
-        if known is None:
-            measured = _measured(settings, progress)
-            known = LinkCost(CPU, CPU, measured.open_ns, MIB * 1e9 / max(1, measured.pack_ns_per_mib))
-            cache.store_link(key, known)
-    return LoadCosts(known.latency_ns, round(MIB * 1e9 / known.bytes_per_second))
-
-
-def _measured(settings: SessionSettings, progress: Progress) -> LoadCosts:
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
-        models = [(Path(folder) / f"{rows}.onnx", (rows, columns)) for rows, columns in PROBES]
-        for path, shape in models:
-            write_product(path, *shape, PROBE_WEIGHT)
-        job = OpenJob(tuple((str(path), shape) for path, shape in models), PROBE_WEIGHT, settings)
-        return measure_opening(job, progress.advance)
+    most_elements = math.prod(several) * max(wide, high)  # either side may be the columns
+    return most_elements * (use.size_bytes // math.prod(use.shape))

@@ -26,12 +26,10 @@ from remat_cli.compiling.solve import (
     refusal,
 )
 from remat_cli.compiling.write import as_asked, write_within_budget
-from remat_cli.core.paging.paged_plan import PagedPlan
 from remat_cli.core.paging.weight_need import weight_need
-from remat_cli.core.paging.weight_paging import NO_WEIGHTS, WeightPaging
+from remat_cli.core.paging.weight_paging import NO_WEIGHTS
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.core.schedule.segments import Cut
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import Budget, describe_bytes
 from remat_cli.core.values.spill import DISK
@@ -148,8 +146,10 @@ def _paged(
     if spill is not None and spill.memory == DISK:
         weights = hosted_weights(platform, prepared.reference, prepared.conditions, progress)
     terms = terms_of(platform, question.problem, weights)
-    assert terms is not None
-    uncounted = _weight_bytes(platform, weights) + sum(platform.session_bytes.values())
+    if terms is None:
+        raise ConfigError("a plan that pages needs a memory to page to: write --spill disk:DIR or --spill host")
+    may_be_away = sum(platform.graph.weights[each.weight].size_bytes for each in weights.weights)
+    uncounted = may_be_away + sum(platform.session_bytes.values())
     prepare_kernels(pager, question.problem, progress)
     progress.stage(stages.SOLVING)
     limits = replace(search.limits, should_stop=progress.should_stop)
@@ -157,7 +157,11 @@ def _paged(
     answered = BudgetAnswer(question, found.run)
     known = Answered(prepared=prepared, platform=platform, answer=answered, whole=prepared)
     if found.paged:
-        return Paged(**known.known, cut=_cut(question.problem, found.paged), paged=found.paged)
+        # What is held while each session is opened and runs, fixed part included.
+        sessions, fixed = found.paged.sessions, question.problem.memories[0].fixed_bytes
+        held = tuple(fixed - sessions.released_bytes + bytes_ for bytes_ in found.paged.session_bytes)
+        cut = msgspec.structs.replace(sessions.cut, memory_bytes=(held,))
+        return Paged(**known.known, cut=cut, paged=found.paged)
     obstacle = _weight_obstacle(question.problem, platform, terms)
     return replace(known.refused(), weight_obstacle=obstacle)
 
@@ -173,15 +177,3 @@ def _weight_obstacle(problem: Problem, platform: Platform, terms: PagingTerms) -
     counted = sum(platform.session_bytes.values())
     rest = "" if counted else "; what open sessions hold, some MiB that only a run shows, comes on top"
     return f"{told}: that takes a budget of at least {describe_bytes(need.budget_bytes)}{rest}"
-
-
-def _weight_bytes(platform: Platform, weights: WeightPaging) -> int:
-    """Of all weights that may be away."""
-    return sum(platform.graph.weights[each.weight].size_bytes for each in weights.weights)
-
-
-def _cut(problem: Problem, paged: PagedPlan) -> Cut:
-    """The sessions with what is held while each is opened and runs, fixed part included."""
-    fixed = problem.memories[0].fixed_bytes - paged.sessions.released_bytes
-    held = tuple(fixed + held for held in paged.session_bytes)
-    return msgspec.structs.replace(paged.sessions.cut, memory_bytes=(held,))

@@ -19,7 +19,6 @@ from remat_cli.core.schedule.program import (
     Program,
     ProgramAction,
     SessionAction,
-    Span,
     Spill,
     WeightImage,
 )
@@ -49,12 +48,15 @@ def _actions(problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSeg
     """Sessions when they are opened and run, stalls included, with what is held meanwhile."""
     sessions, first = paged.sessions, paged.sessions.first_action
     fixed = problem.memories[0].fixed_bytes - sessions.released_bytes
-    spans = timeline(problem, plan.schedule)
+    spans, ticks = timeline(problem, plan.schedule), paged.paging.memory.link.ticks  # so many to a nanosecond
     found: list[ProgramAction] = []
     for number, held in enumerate(paged.held_bytes, first):
-        step, when = sessions.steps[number], _when(paged, number)
+        step, start = sessions.steps[number], paged.schedule.starts[number]
+        when = (start // ticks, (start + sessions.problem.durations[number]) // ticks)
         if step.kind == "load":
-            found.append(_load(sessions, step, when, fixed + held))
+            images = _images(sessions, step)
+            packed = tuple(_name(image) for image in images if image.is_packed)
+            found.append(LoadAction(step.session, tuple(map(_name, images)), packed, when, (fixed + held,)))
             continue
         file = written.files[step.session]
         shift = when[0] - spans[file.op_steps[0]][0]
@@ -67,18 +69,6 @@ def _actions(problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSeg
         needs = step_workspace(problem, plan, file)
         found.append(SessionAction(0, file, tuple(drops), needs, when, (fixed + held,), ops))
     return tuple(found)
-
-
-def _when(paged: PagedPlan, step: int) -> Span:
-    """When a step is planned, in nanoseconds."""
-    ticks, start = paged.paging.memory.link.ticks, paged.schedule.starts[step]
-    return start // ticks, (start + paged.sessions.problem.durations[step]) // ticks
-
-
-def _load(sessions: PagedSessions, step: PagedStep, when: Span, held: int) -> LoadAction:
-    images = _images(sessions, step)
-    packed = tuple(_name(image) for image in images if image.is_packed)
-    return LoadAction(step.session, tuple(map(_name, images)), packed, when, (held,))
 
 
 def _images(sessions: PagedSessions, step: PagedStep) -> list[Image]:

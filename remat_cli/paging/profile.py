@@ -9,7 +9,7 @@ from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_on_cpu
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.core.values.spill import HOST, SpillSpec
+from remat_cli.core.values.spill import HOST
 from remat_cli.paging.spill import with_host, with_spill
 from remat_cli.runtime.sessions.providers import device_of, require_device
 
@@ -23,15 +23,11 @@ def profile_paging(prepared: Prepared, conditions: Conditions, progress: Progres
     """
     spill, specs = conditions.spill, conditions.devices
     if spill is not None and spill.memory == HOST:
-        return _profile_before_host(prepared, conditions, spill, progress)
+        # A device with a memory of its own: ops are measured there, and copies to the host and back.
+        (spec,) = conditions.devices
+        require_device(device_of(spec))
+        profile = profile_apart(prepared, conditions, spec, progress)
+        own = Platform(prepared.graph, (spec,), (profile,), session_bytes=own_bytes(prepared.graph, (spec,)))
+        return with_host(own, spill, link_costs((spec, DeviceSpec(CPU, CPU)), conditions))
     own = Platform(prepared.graph, specs, (profile_on_cpu(prepared, conditions, specs[0], progress),))
     return with_spill(own, conditions, progress)
-
-
-def _profile_before_host(prepared: Prepared, conditions: Conditions, spill: SpillSpec, progress: Progress) -> Platform:
-    """The cost of every op on a device with a memory of its own, and of copies to the host and back."""
-    (spec,) = conditions.devices
-    require_device(device_of(spec))
-    profile = profile_apart(prepared, conditions, spec, progress)
-    own = Platform(prepared.graph, (spec,), (profile,), session_bytes=own_bytes(prepared.graph, (spec,)))
-    return with_host(own, spill, link_costs((spec, DeviceSpec(CPU, CPU)), conditions))

@@ -35,7 +35,12 @@ class PagedSettling:
         """
         found, progress = self._verified(planned), self.how.progress
         for number in range(PAGED_ATTEMPTS):
-            more = _uncounted(found.seen, RESIDENT_NOISE_BYTES << number)
+            seen = found.seen
+            more = seen.session_bytes or seen.unplanned_bytes
+            if not more and seen.paging.excess_bytes:
+                (memory,) = seen.peaks
+                # Other sessions hold more or less in a process, so each new plan leaves twice as much more free.
+                more = {memory: seen.paging.excess_bytes + (RESIDENT_NOISE_BYTES << number)}
             if not more:
                 return found
             progress.stage(stages.LEARNING)
@@ -45,7 +50,12 @@ class PagedSettling:
                 return Settled(again, None)
             if isinstance(again, OneModel):
                 return ModelSettling(self.how).in_one_session(again)
-            found = _told(self._verified(again))
+            found = self._verified(again)
+            if found.seen.paging.resident is not None:
+                counted = format_bytes(sum(again.platform.session_bytes.values()))
+                what = "what processes were measured to hold beside tensors: open sessions and the runtime's code"
+                notes = (*found.seen.notes, f"{counted} of the budget are for {what}")
+                found = replace(found, seen=msgspec.structs.replace(found.seen, notes=notes))
         return found
 
     def _verified(self, planned: Paged) -> PagedSettled:
@@ -54,25 +64,3 @@ class PagedSettling:
         save_paged(planned, path, request)
         run = PlacedRun(record_paged(planned, request), path)
         return Settled(planned, verify_paged(run, planned.whole, path.parent, request.checks, self.how.progress))
-
-
-def _uncounted(seen: PagedSeen, noise_bytes: int) -> dict[str, int]:
-    """By memory, what runs of a plan that pages were seen to hold beyond what was planned; nothing where all fits.
-
-    A plan for less has other sessions, of which a process holds more or less: so somewhat more is left free.
-    """
-    more = seen.session_bytes or seen.unplanned_bytes
-    if not more and seen.paging.excess_bytes:
-        (memory,) = seen.peaks
-        more = {memory: seen.paging.excess_bytes + noise_bytes}
-    return more
-
-
-def _told(found: PagedSettled) -> PagedSettled:
-    """The same with a note of what is counted beside tensors."""
-    if found.seen.paging.resident is None:
-        return found
-    counted = format_bytes(sum(found.planned.platform.session_bytes.values()))
-    what = "for what processes were measured to hold beside tensors: open sessions and the runtime's code"
-    notes = (*found.seen.notes, f"{counted} of the budget are {what}")
-    return replace(found, seen=msgspec.structs.replace(found.seen, notes=notes))

@@ -28,7 +28,15 @@ def with_spill(platform: Platform, conditions: Conditions, progress: Progress) -
     if spec is None:
         return platform
     out, back, *fresh = _links(spec, conditions, progress)
-    return replace(platform, links=(out, back), spill=_memory(spec, out, back, fresh))
+    memory = SpillMemory(
+        folder=spec.folder,
+        write_bytes_per_second=out.bytes_per_second,
+        read_bytes_per_second=back.bytes_per_second,
+        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
+        is_duplex=spec.is_duplex,
+        fresh_page_ns=sum(link.time_ns(PAGE_BYTES) for link in fresh),
+    )
+    return replace(platform, links=(out, back), spill=memory)
 
 
 def with_host(platform: Platform, spec: SpillSpec, links: Sequence[LinkCost]) -> Platform:
@@ -77,15 +85,3 @@ def _disk_of(spec: SpillSpec) -> str:
         return str(os.stat(spec.folder).st_dev)
     except OSError as error:
         raise ConfigError(f"spill {spec.name}: {error.strerror}") from None
-
-
-def _memory(spec: SpillSpec, out: LinkCost, back: LinkCost, fresh: Sequence[LinkCost]) -> SpillMemory:
-    """The same as plans keep it."""
-    return SpillMemory(
-        folder=spec.folder,
-        write_bytes_per_second=out.bytes_per_second,
-        read_bytes_per_second=back.bytes_per_second,
-        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
-        is_duplex=spec.is_duplex,
-        fresh_page_ns=sum(link.time_ns(PAGE_BYTES) for link in fresh),
-    )

@@ -51,6 +51,8 @@ def paging_report(
     """All that pages in a plan."""
     paging = paged.paging
     found = sorted(_tensors(graph, problem, plan, paged), key=lambda each: (-each.size_bytes, each.written_ns))
+    durations = zip(paged.sessions.steps, paged.sessions.problem.durations_ns, strict=True)
+    opening_ns = sum(duration for step, duration in durations if step.kind == "load")
     return PagingReport(
         memory=paging.memory.name,
         write_bytes_per_second=paging.memory.write_bytes_per_second,
@@ -64,13 +66,8 @@ def paging_report(
         overhead_percent=100 * (paging.time_ns / problem.baseline_time_ns - 1) if problem.baseline_time_ns else 0.0,
         weights=tuple(_weights(graph, paged)),
         released_bytes=paged.sessions.released_bytes,
-        opening_ns=_opening_ns(paged),
+        opening_ns=opening_ns,
     )
-
-
-def _opening_ns(paged: PagedPlan) -> int:
-    durations = zip(paged.sessions.steps, paged.sessions.problem.durations_ns, strict=True)
-    return sum(duration for step, duration in durations if step.kind == "load")
 
 
 def _weights(graph: Graph, paged: PagedPlan) -> Iterator[PagedWeightsReport]:

@@ -6,9 +6,8 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.progress import Progress
-from remat_cli.compiling.placed.verify import PlacedRun, ProgramRuns, verify_placed
+from remat_cli.compiling.placed.verify import PlacedRun, verify_placed
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.profile import HOST_MEMORY
 from remat_cli.core.values.verification import Checks, PagedSeen, PagingSeen
 from remat_cli.paging.paged_program import paged_program
@@ -22,18 +21,15 @@ def verify_paged(run: PlacedRun, whole: Prepared, work: Path, checks: Checks, pr
         RuntimeFailure: ONNX Runtime fails to run a part of it.
     """
     seen, runs = verify_placed(replace(run, make_program=paged_program), whole, work, checks, progress)
-    return PagedSeen(**msgspec.structs.asdict(seen), paging=_paging(run.plan, runs))
-
-
-def _paging(plan: PlanFile, runs: ProgramRuns) -> PagingSeen:
-    paging, memory = plan.paged(plan.plan()).paging, runs.program.memories[0]
-    return PagingSeen(
-        planned_stall_ns=paging.stall_ns,
+    planned, memory = run.plan.paged(run.plan.plan()).paging, runs.program.memories[0]
+    paging = PagingSeen(
+        planned_stall_ns=planned.stall_ns,
         measured_stall_ns=runs.times.stall_ns,
-        written_bytes=paging.written_bytes,
-        read_bytes=paging.read_bytes,
-        planned_run_bytes=paging.peak_bytes,
+        written_bytes=planned.written_bytes,
+        read_bytes=planned.read_bytes,
+        planned_run_bytes=planned.peak_bytes,
         resident=see_resident(runs.program, runs.feeds) if memory == HOST_MEMORY else None,
         input_bytes=sum(array.nbytes for array in runs.feeds.values()),
-        budget_bytes=plan.placed().budgets[memory],
+        budget_bytes=run.plan.placed().budgets[memory],
     )
+    return PagedSeen(**msgspec.structs.asdict(seen), paging=paging)

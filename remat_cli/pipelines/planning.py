@@ -126,8 +126,12 @@ def lay(path: Path, conditions: Conditions, bytes_per_second: float, work: Path,
     if is_step(source.ir):
         pieces = split_step(source)
         links = pieces.links
-        path, conditions = _gradient_file(pieces, work), msgspec.structs.replace(conditions, dims={}, input_shapes={})
-        remembered = _remembered(pieces)
+        if pieces.first is not None:  # what gives gradients begins with the state of the step
+            pieces.gradients.metadata_props.add(key=STATE_FILE_KEY, value=str(pieces.first.resolve()))
+        path, conditions = work / "gradients.onnx", msgspec.structs.replace(conditions, dims={}, input_shapes={})
+        path.write_bytes(pieces.gradients.SerializeToString())
+        read = {value.name for value in pieces.gradients.graph.input}
+        remembered = max((len(set(group.states) - read) for group in pieces.links.groups), default=0)
     prepared = prepare(path, conditions, work, progress)
     made = {tensor.name for tensor in prepared.graph.tensors if tensor.producer is not None}
     if loose := [name for name in outputs_of(prepared.source.ir) if name not in made]:
@@ -140,21 +144,6 @@ def lay(path: Path, conditions: Conditions, bytes_per_second: float, work: Path,
         states_per_weight=remembered,
     )
     return LaidModel(prepared, pieces, lay_out(prepared.graph, links), costs)
-
-
-def _gradient_file(pieces: StepPieces, work: Path) -> Path:
-    """The part of a step that gives gradients, as a model that begins with the state of the step."""
-    if pieces.first is not None:
-        pieces.gradients.metadata_props.add(key=STATE_FILE_KEY, value=str(pieces.first.resolve()))
-    path = work / "gradients.onnx"
-    path.write_bytes(pieces.gradients.SerializeToString())
-    return path
-
-
-def _remembered(pieces: StepPieces) -> int:
-    """How many numbers the optimizer remembers of each weight."""
-    read = {value.name for value in pieces.gradients.graph.input}
-    return max((len(set(group.states) - read) for group in pieces.links.groups), default=0)
 
 
 def plan_pipeline(
@@ -181,29 +170,24 @@ def plan_pipeline(
 def _planned(
     laid: LaidModel, ends: tuple[int, ...], request: PipelineRequest, effort: ProgramEffort
 ) -> PlannedPipeline | None:
-    """A plan whose stages are made of these blocks."""
-    chain, memory = laid.chain(ends), request.memory_bytes
+    """Plan stages that are made of these blocks; None where none is found that fits."""
+    chain, memory, bounds = laid.chain(ends), request.memory_bytes, (0, *ends)
     for _ in range(MOST_TRIES):
         plan = plan_stages(PipelineQuestion(chain, request.devices, memory, effort), request.method)
         if plan.schedule is None:
             break
         last = tuple(ends[stage.last - 1] for stage in plan.stages)
-        again = _places(plan.again, ends)
+        # The plan counts layers that run again from 1; here they are ranges of places.
+        again = tuple(tuple((bounds[first - 1], bounds[end]) for first, end in parts) for parts in plan.again)
         whole = laid.chain(last, again)
         run, loads = device_loads(whole, plan.schedule)
         excess = max(run.peak_bytes.values()) - request.memory_bytes
         if excess <= 0:
-            bounds = _bounds(laid, request, plan.bound if memory == request.memory_bytes else None)
+            proved = _bounds(laid, request, plan.bound if memory == request.memory_bytes else None)
             parts = stages_between(laid.line, last, again)
-            return PlannedPipeline(laid, last, whole, plan.schedule, run, loads, bounds, parts)
+            return PlannedPipeline(laid, last, whole, plan.schedule, run, loads, proved, parts)
         memory -= min(excess, request.memory_bytes // SHARES)  # another plan may miss by less
     return None
-
-
-def _places(again: Parts, ends: tuple[int, ...]) -> Parts:
-    """Layers that run again, counted from 1, as ranges of places."""
-    bounds = (0, *ends)
-    return tuple(tuple((bounds[first - 1], bounds[last]) for first, last in parts) for parts in again)
 
 
 def _finest(laid: LaidModel) -> tuple[tuple[int, ...], bool]:
@@ -356,7 +340,8 @@ def differing_output(planned: PlannedPipeline, written: PipelineFile, folder: Pa
         RuntimeFailure: ONNX Runtime refuses or fails to run a stage.
     """
     prepared = planned.laid.prepared
-    asked = PipelineRunRequest(1, 1, False, lambda batch: prepared.feeds, _settings(written))
+    settings = {name: np.array(0.0, np.float32) for name in written.settings}
+    asked = PipelineRunRequest(1, 1, False, lambda batch: prepared.feeds, settings)
     without_update = msgspec.structs.replace(
         written, stages=tuple(msgspec.structs.replace(stage, update=None) for stage in written.stages)
     )
@@ -366,10 +351,6 @@ def differing_output(planned: PlannedPipeline, written: PipelineFile, folder: Pa
     (block,) = run_locally(whole, folder, asked, threads)
     (given,) = block.given
     return next((name for name, array in wanted.items() if not _is_same(given.get(name), array)), None)
-
-
-def _settings(written: PipelineFile) -> dict[str, np.ndarray]:
-    return {name: np.array(0.0, np.float32) for name in written.settings}
 
 
 def _is_same(one: np.ndarray | None, other: np.ndarray) -> bool:

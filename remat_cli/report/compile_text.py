@@ -30,13 +30,17 @@ LEAST = "min"  # the budget as it is written
 def compile_lines(report: OneModelReport, style: Style) -> list[str]:
     """What was compiled to what, before and after, the proof, and the snippet that runs it."""
     solution = report.solution
-    lines = [report.verdict_parts.line(style), _compile_heading(report, style)]
+    target = f" -> {report.output}" if report.output else ""
+    heading = style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
+    lines = [report.verdict_parts.line(style), heading]
     lines += [_budget_line(report), ""]
     if solution.peak_bytes is None or solution.time is None:
         lines += _no_plan_lines(report, style)
     else:
         lines += [*_before_after(report, solution.peak_bytes, solution.time), ""]
-        lines += [_solver_line(report), _recompute_line(report), *split_lines(report.regions)]
+        space = ", with these splits" if report.regions else ""
+        space += ", for this peak" if report.budget == LEAST else ""
+        lines += [solver_line(solution, "time", space), _recompute_line(report), *split_lines(report.regions)]
         lines += floor_lines(report.regions, solution)
         lines += obstacle_lines(report.split_obstacle, report.regions)
     said = () if report.verification is None else report.verification.notes
@@ -44,11 +48,6 @@ def compile_lines(report: OneModelReport, style: Style) -> list[str]:
         lines += ["", *verification_lines(report.verification, style)]
     lines += warning_lines(report.warnings, said, style)
     return lines + delivery_lines(report, "Run it:", style)
-
-
-def _compile_heading(report: OneModelReport, style: Style) -> str:
-    target = f" -> {report.output}" if report.output else ""
-    return style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
 
 
 def _budget_line(report: OneModelReport) -> str:
@@ -90,13 +89,6 @@ def _change(after: int, before: int) -> float | None:
     return 100 * (after - before) / before if before else None
 
 
-def _solver_line(report: OneModelReport) -> str:
-    """Who found the plan, what is proved in which space, and how long it took."""
-    space = ", with these splits" if report.regions else ""
-    space += ", for this peak" if report.budget == LEAST else ""
-    return solver_line(report.solution, "time", space)
-
-
 def _recompute_line(report: OneModelReport) -> str:
     if report.solution.recomputed_ops:
         return f"{recomputed(report)}; {plural(report.gates, 'gate')}"
@@ -109,7 +101,12 @@ def _recompute_line(report: OneModelReport) -> str:
 def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
     """Why there is no plan: the floor and who causes it, or the time limit."""
     solution = report.solution
-    lines = _why_no_plan(report, style)
+    if solution.interrupted or is_too_dear(solution):
+        lines = no_verdict_lines(solution, style)
+    elif solution.status == "infeasible":  # only a proof says that there is no plan
+        lines = _impossible_lines(solution, style)
+    else:
+        lines = _not_found_lines(report, style)
     lines += [*split_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
         cause = f"op {report.blocking_op} needs these at once"
@@ -134,14 +131,6 @@ def _plain_line(report: OneModelReport) -> str:
     return f"without a plan the process of the model needs {process} by prediction, with {live}"
 
 
-def _why_no_plan(report: OneModelReport, style: Style) -> list[str]:
-    """What is known by the end of the search; only a proof says that there is no plan."""
-    solution = report.solution
-    if solution.interrupted or is_too_dear(solution):
-        return no_verdict_lines(solution, style)
-    return _impossible_lines(solution, style) if solution.status == "infeasible" else _not_found_lines(report, style)
-
-
 def _impossible_lines(solution: SolutionReport, style: Style) -> list[str]:
     """What was proved to be too little."""
     floor, split_floor = describe_bytes(solution.floor_bytes), solution.floor_with_splitting_bytes
@@ -163,29 +152,20 @@ def _not_found_lines(report: OneModelReport, style: Style) -> list[str]:
         least += f", {describe_bytes(split_floor)} with the best splits found"
     if report.asked.process_budget_bytes is not None:
         least += ", of live tensors alone"
-    lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad"), *_process_line(report)]
+    lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad")]
+    needed = solution.facts.get(NEAREST_PROCESS)
+    if needed is not None and report.asked.process_budget_bytes is not None:
+        lines.append(f"of the plans found the smallest needs {describe_bytes(needed)} of the process by prediction")
     nearest = nearest_bytes(solution)
     if nearest is None:
         is_time_wasted = report.split_obstacle is not None and solution.floor_bytes > solution.budget_bytes
-        is_more_time_known_idle = is_time_wasted or not _may_have_run_short(report)
-        advice = "a larger --budget" if is_more_time_known_idle else "a longer --time-limit or a larger --budget"
+        limit_seconds = report.asked.time_limit_seconds
+        may_have_run_short = limit_seconds is None or solution.seconds >= ALMOST * limit_seconds
+        is_more_time_of_use = may_have_run_short and not is_time_wasted
+        advice = "a longer --time-limit or a larger --budget" if is_more_time_of_use else "a larger --budget"
         return [*lines, f"the proved least is {least}: try {advice}"]
     lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
-
-
-def _process_line(report: OneModelReport) -> list[str]:
-    """What of a process does not fit, where plans were found whose live tensors would."""
-    needed, bounded = report.solution.facts.get(NEAREST_PROCESS), report.asked.process_budget_bytes
-    if needed is None or bounded is None:
-        return []
-    return [f"of the plans found the smallest needs {describe_bytes(needed)} of the process by prediction"]
-
-
-def _may_have_run_short(report: OneModelReport) -> bool:
-    """Whether the time limit ended the search, or nothing is known of it."""
-    limit_seconds = report.asked.time_limit_seconds
-    return limit_seconds is None or report.solution.seconds >= ALMOST * limit_seconds
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:
@@ -198,35 +178,32 @@ def verify_lines(report: OneModelVerifyReport, style: Style) -> list[str]:
     seen = report.verification
     first = report.verdict_parts.line(style)
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
-    lines = [first, heading, _verified_budget_line(report), "", *verification_lines(seen, style)]
-    return [*lines, *warning_lines(report.warnings, seen.notes, style), *runs_on_lines(report.runs_on)]
-
-
-def _verified_budget_line(report: OneModelVerifyReport) -> str:
-    """The budget that was asked for, in bytes, and what it bounds where that is a process."""
     text, bytes_ = f"{report.budget} = " if report.budget else "", report.asked.process_budget_bytes
-    if bytes_ is None:
-        return f"budget {text}{describe_bytes(report.budget_bytes)}"
-    return f"budget {text}{describe_bytes(bytes_)} of the process"
+    size = describe_bytes(report.budget_bytes) if bytes_ is None else f"{describe_bytes(bytes_)} of the process"
+    lines = [first, heading, f"budget {text}{size}", "", *verification_lines(seen, style)]
+    return [*lines, *warning_lines(report.warnings, seen.notes, style), *runs_on_lines(report.runs_on)]
 
 
 def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     """One line of verdict, broken promises if any, then the measurements."""
     lines = verdict_lines(seen, style)
     yes = {True: "yes", False: "no", None: "not measured"}
+    first = seen.first_predicted_peak_bytes
+    corrected = None if first is UNSET or first == seen.predicted_peak_bytes else first
+    under = "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
     rows = [
         *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
         ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
         ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
         ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
-        *_first_prediction(seen),
+        *_optional("  predicted at first", corrected),
         ["default session, original", describe_bytes(seen.original_default_session_peak_bytes)],
         ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
         *_optional("block of later default runs", seen.later_runs_block_bytes),
         *_optional("smallest cap, original", seen.original_smallest_cap_bytes),
         *_optional("smallest cap, this model", seen.smallest_cap_bytes),
-        ["runs where the original fails", yes[seen.capped_run_ok] + _under(seen)],
+        ["runs where the original fails", yes[seen.capped_run_ok] + under],
         ["time, predicted", percent(seen.predicted_overhead_percent)],
         [
             "time, measured",
@@ -243,18 +220,6 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
         + learnt_lines(seen.learning)
         + [f"  note: {note}" for note in seen.notes]
     )
-
-
-def _first_prediction(seen: OneModelSeen) -> list[list[str]]:
-    first = seen.first_predicted_peak_bytes
-    if first is UNSET or first == seen.predicted_peak_bytes:
-        return []
-    return [["  predicted at first", describe_bytes(first)]]
-
-
-def _under(seen: OneModelSeen) -> str:
-    """The cap that showed it."""
-    return "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
 
 
 def _difference(seen: OneModelSeen) -> str:

@@ -29,18 +29,17 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
         """The costliest ops per device, what it cannot run, where the figures come from; then devices side by side."""
         lines = [style.paint(self.model, "strong")]
         for profile in self.profiles:
-            # On what, how often and how noisily a profile was measured.
             came = profile.provenance
             threads = came.intra_op_threads or "default"
             whole = f"; the whole model in one session {duration(profile.run_ns)}" if profile.run_ns is not None else ""
-            provenance_lines = [
+            lines += [
+                "",
                 f"{profile.device}: {plural(len(profile.ops), 'op')}, {duration(_total_ns(profile))} in all{whole}",
                 f"  {came.cpu}, {came.runtime} {came.runtime_version}, {came.provider}, intra-op threads: {threads}",
                 f"  fixed {describe_bytes(profile.fixed_bytes)}: weights {format_bytes(profile.weight_bytes)}, "
                 f"inputs {format_bytes(profile.input_bytes)}",
                 _how_line(profile, came),
             ]
-            # The ten ops that take longest.
             total = _total_ns(profile)
             rows = [["op", "time", "share", "workspace"]]
             for cost in sorted(profile.ops, key=lambda cost: -cost.time_ns)[:MOST_OPS]:
@@ -48,13 +47,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
                 share = f"{100 * cost.time_ns / total:.1f} %" if total else ""
                 workspace = "unknown" if profile.is_opaque and profile.provenance.measured else None
                 rows.append([name, duration(cost.time_ns), share, workspace or format_bytes(cost.workspace_bytes)])
-            costly_lines = columns(rows, "<>>>")
-            lines += [
-                "",
-                *provenance_lines,
-                *costly_lines,
-                *_unsupported_lines(profile, style),
-            ]
+            lines += [*columns(rows, "<>>>"), *_unsupported_lines(profile, style)]
         if len(self.profiles) > 1:
             lines += ["", *_side_by_side_lines(self.profiles)]
         if self.links:

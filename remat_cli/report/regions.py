@@ -145,26 +145,18 @@ def region_lines(regions: Sequence[RegionReport]) -> list[str]:
         return []
     is_estimate = any(region.is_estimate for region in regions)
     heading = "splits that `remat compile` may make, estimated:" if is_estimate else "ops that run in tiles:"
-    rows = [
-        [
-            str(number),
-            _ops(region),
-            _tiles(region),
-            f"halo {_halo(region)}",
-            _peaks(region),
-            _cost(region),
-        ]
-        for number, region in enumerate(regions[:MOST_ROWS], 1)
-    ]
+    rows = []
+    for number, region in enumerate(regions[:MOST_ROWS], 1):
+        added = region.time_after_ns - region.time_before_ns
+        cost = f"{'-' if added < 0 else '+'}{duration(abs(added))} ({percent(region.overhead_percent)})"
+        rows.append([str(number), _ops(region), _tiles(region), f"halo {_halo(region)}", _peaks(region), cost])
     lines = [heading, *columns(rows, "><<<<<"), *_more(regions, "  ")]
-    kept = [(number, region.kept) for number, region in enumerate(regions[:MOST_ROWS], 1) if region.kept]
-    return [*lines, *(f"  {number}: rows of {_some(tensors)} are kept for the next tile" for number, tensors in kept)]
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first few names, and how many there are besides."""
-    more = f" and {len(names) - MOST_NAMES} more tensors" if len(names) > MOST_NAMES else ""
-    return ", ".join(shorten(name, NAME_WIDTH) for name in names[:MOST_NAMES]) + more
+    for number, region in enumerate(regions[:MOST_ROWS], 1):
+        names = ", ".join(shorten(name, NAME_WIDTH) for name in region.kept[:MOST_NAMES])
+        more = f" and {len(region.kept) - MOST_NAMES} more tensors" if len(region.kept) > MOST_NAMES else ""
+        if region.kept:
+            lines.append(f"  {number}: rows of {names}{more} are kept for the next tile")
+    return lines
 
 
 def obstacle_lines(obstacle: str | None, regions: Sequence[RegionReport]) -> list[str]:
@@ -194,12 +186,6 @@ def _halo(region: RegionReport) -> str:
 
 def _peaks(region: RegionReport) -> str:
     return f"{format_bytes(region.peak_before_bytes)} -> {format_bytes(region.peak_after_bytes)}"
-
-
-def _cost(region: RegionReport) -> str:
-    """`+1.20 ms (+3.40 %)`."""
-    added = region.time_after_ns - region.time_before_ns
-    return f"{'-' if added < 0 else '+'}{duration(abs(added))} ({percent(region.overhead_percent)})"
 
 
 def _more(regions: Sequence[RegionReport], indent: str) -> list[str]:

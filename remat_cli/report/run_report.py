@@ -147,7 +147,17 @@ def run_report(
         if isinstance(action, CopyAction):
             pair = (program.memory_of[action.source_device], program.memory_of[action.target_device])
             by_pair.setdefault(pair, []).append((action, (record.start_ns, record.end_ns)))
-    links = tuple(_link(program, pair, copies) for pair, copies in sorted(by_pair.items()))
+    links = tuple(
+        RanLink(
+            source=program.memories[source],
+            target=program.memories[target],
+            copies=len(copies),
+            size_bytes=sum(program.values[action.target].size_bytes for action, _ in copies),
+            planned_ns=_total(action.planned_ns for action, _ in copies),
+            measured_ns=_total(span for _, span in copies),
+        )
+        for (source, target), copies in sorted(by_pair.items())
+    )
     return RunReport(
         plan=plan,
         model=model,
@@ -195,17 +205,6 @@ def _devices(program: Program, run: RunRecord) -> tuple[RanDevice, ...]:
             )
         )
     return tuple(found)
-
-
-def _link(program: Program, pair: tuple[int, int], copies: Sequence[tuple[CopyAction, Span]]) -> RanLink:
-    return RanLink(
-        source=program.memories[pair[0]],
-        target=program.memories[pair[1]],
-        copies=len(copies),
-        size_bytes=sum(program.values[action.target].size_bytes for action, _ in copies),
-        planned_ns=_total(action.planned_ns for action, _ in copies),
-        measured_ns=_total(span for _, span in copies),
-    )
 
 
 def _memories(program: Program, seen: SeenMemory) -> tuple[RanMemory, ...]:

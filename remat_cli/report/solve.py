@@ -29,16 +29,18 @@ class SolveReport(msgspec.Struct, frozen=True, kw_only=True):
         solution = self.solution
         smallest = None if solution.peak_bytes else nearest_bytes(solution)
         status = style.paint(solution.status.replace("_", " "), "good" if solution.exit_code == 0 else "bad")
+        peak = "unknown" if solution.peak_bytes is None else describe_bytes(solution.peak_bytes)
+        to_best = "" if solution.seconds_to_best is None else f" (best after {solution.seconds_to_best:.2f})"
+        options = "".join(f" {name}={value}" for name, value in solution.options.items())
         # What goes to another memory and comes back, where something does.
         out, back = (solution.facts.get(name) for name in ("written_bytes", "read_bytes"))
-        if out is None or back is None:
-            moved = []
-        else:
+        moved = []
+        if out is not None and back is not None:
             stall = _count_or_unknown(solution.facts.get("stall"))
             moved = [["pages", f"{format_bytes(out)} out, {format_bytes(back)} back, stalls of {stall}"]]
         rows = [
             ["status", f"{status} (space {solution.space})"],
-            ["peak", _bytes_or_unknown(solution.peak_bytes)],
+            ["peak", peak],
             *([] if smallest is None else [["smallest plan tried", describe_bytes(smallest)]]),
             ["baseline peak", describe_bytes(solution.baseline_peak_bytes)],
             ["floor", describe_bytes(solution.floor_bytes)],
@@ -48,27 +50,15 @@ class SolveReport(msgspec.Struct, frozen=True, kw_only=True):
             ["gap", percent(solution.gap_percent)],
             ["recomputed ops", _count_or_unknown(solution.recomputed_ops)],
             *moved,
-            ["seconds", f"{solution.seconds:.2f}{_to_best(solution)}"],
-            ["solver", f"{solution.solver}{_options(solution)}, seed {solution.seed}"],
+            ["seconds", f"{solution.seconds:.2f}{to_best}"],
+            ["solver", f"{solution.solver}{options}, seed {solution.seed}"],
         ]
         heading = style.paint(self.instance, "strong") + f"  ({plural(self.ops, 'op')})"
         return [heading, budget_line(self.budget, solution), *columns(rows, "<<")]
 
 
-def _bytes_or_unknown(count: int | None) -> str:
-    return "unknown" if count is None else describe_bytes(count)
-
-
 def _count_or_unknown(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"
-
-
-def _to_best(solution: SolutionReport) -> str:
-    return "" if solution.seconds_to_best is None else f" (best after {solution.seconds_to_best:.2f})"
-
-
-def _options(solution: SolutionReport) -> str:
-    return "".join(f" {name}={value}" for name, value in solution.options.items())
 
 
 class OptionEntry(msgspec.Struct, frozen=True):

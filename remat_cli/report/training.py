@@ -94,33 +94,23 @@ class MaxBatchReport(msgspec.Struct, frozen=True, kw_only=True):
         lines = [style.paint(self.model, "strong"), f"budget {self.budget} = {describe_bytes(self.budget_bytes)}", ""]
         lines += ["interrupted: larger batches than these may fit", ""] if self.interrupted else []
         lines.append(f"largest batch, keep all    {self.keep_all_batch or 'none: not even one sample fits'}")
-        lines.append(f"largest batch, recomputing {self.max_batch or 'none was found'}{_ratio(self)}")
-        # What to do where nothing fits.
-        if self.max_batch or not self.probes:
-            next_step = []
-        else:
-            needed = format_bytes(self.probes[0].baseline_peak_bytes)
-            next_step = [
-                f"one sample needs {needed} when everything is kept: raise --budget, or the solver's --time-limit"
-            ]
-        lines += next_step
-        return [*lines, "", *columns([HEADINGS, *(_row(probe) for probe in self.probes)], "><>>>>>")]
-
-
-def _ratio(report: MaxBatchReport) -> str:
-    if not report.keep_all_batch or not report.max_batch:
-        return ""
-    return f"  ({report.max_batch / report.keep_all_batch:.2f} times)"
-
-
-def _row(probe: BatchProbe) -> tuple[str, ...]:
-    fits = "" if probe.fits is None else "yes" if probe.fits else "no"
-    return (
-        str(probe.batch),
-        fits,
-        "" if probe.peak_bytes is None else format_bytes(probe.peak_bytes),
-        format_bytes(probe.baseline_peak_bytes),
-        "" if probe.overhead_percent is None else percent(probe.overhead_percent),
-        percent(100 * probe.forward_ns / probe.baseline_ns if probe.baseline_ns else None),
-        duration(probe.baseline_ns),
-    )
+        times = (
+            f"  ({self.max_batch / self.keep_all_batch:.2f} times)" if self.keep_all_batch and self.max_batch else ""
+        )
+        lines.append(f"largest batch, recomputing {self.max_batch or 'none was found'}{times}")
+        if self.probes and not self.max_batch:
+            needed = f"one sample needs {format_bytes(self.probes[0].baseline_peak_bytes)} when everything is kept"
+            lines.append(f"{needed}: raise --budget, or the solver's --time-limit")
+        rows = [HEADINGS]
+        for probe in self.probes:
+            row = (
+                str(probe.batch),
+                "" if probe.fits is None else "yes" if probe.fits else "no",
+                "" if probe.peak_bytes is None else format_bytes(probe.peak_bytes),
+                format_bytes(probe.baseline_peak_bytes),
+                "" if probe.overhead_percent is None else percent(probe.overhead_percent),
+                percent(100 * probe.forward_ns / probe.baseline_ns if probe.baseline_ns else None),
+                duration(probe.baseline_ns),
+            )
+            rows.append(row)
+        return [*lines, "", *columns(rows, "><>>>>>")]

@@ -76,14 +76,11 @@ class ReportVerdict(msgspec.Struct, frozen=True, kw_only=True):
         if self.broken:
             return f"NOT KEPT: {_first_of(self.broken)}"
         parts = [", ".join(map(_need_text, self.needs)), self.bits, *([_price_text(self.price)] if self.price else [])]
-        line = f"{self._head}: {', '.join(filter(None, parts))}"
+        head = ("fits" if self.fits else "does not fit") + ("" if self.is_measured else " by prediction")
+        line = f"{head}: {', '.join(filter(None, parts))}"
         if not self.fits:
             return f"{line}{f'; {self.advice}' if self.advice else ''}"
         return f"{line}; WARNING, not kept: {_first_of(self.warned)}" if self.warned else line
-
-    @property
-    def _head(self) -> str:
-        return ("fits" if self.fits else "does not fit") + ("" if self.is_measured else " by prediction")
 
     def line(self, style: Style) -> str:
         """The line in its colour."""
@@ -115,13 +112,11 @@ def _price_text(price: Price) -> str:
         return text
     if price.measured_percent is not None and price.predicted_percent is not None:
         text += f", predicted {price.predicted_percent:+.0f} %"
-    return f"{text}: DEAR{_cheaper_text(price)}"
-
-
-def _cheaper_text(price: Price) -> str:
+    text += ": DEAR"
     if price.cheaper is not None:
-        return f", --budget {price.cheaper.share_percent}% is known to take {price.cheaper.overhead_percent:+.0f} %"
-    return ", no cheaper budget is known" if price.is_looked_up else ""
+        known = f"--budget {price.cheaper.share_percent}% is known to take {price.cheaper.overhead_percent:+.0f} %"
+        return f"{text}, {known}"
+    return f"{text}, no cheaper budget is known" if price.is_looked_up else text
 
 
 def bits_of(seen: Verification) -> str:

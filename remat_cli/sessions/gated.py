@@ -7,7 +7,6 @@ A session of the user's own does not have these, and so it needs gates, in the f
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.verification import SessionsSeen
-from remat_cli.devices.provider_table import PROVIDERS
+from remat_cli.devices.provider_table import PROVIDERS, gates_of
 from remat_cli.onnx_io.read.seeds import without_seeds
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.as_written import signed
@@ -72,8 +71,7 @@ class Gating:
 
     def written(self) -> GatedModel:
         """Write the plan with gates and judge it within the plan's budget."""
-        form = PROVIDERS[self.platform.specs[0].provider].gates
-        assert form is not None
+        form = gates_of(self.platform.specs[0].provider)
         source, conditions = self.prepared.source, self.prepared.conditions
         budget_bytes = self.problem.memories[0].budget_bytes
         interface = written_interface(source, conditions)
@@ -90,7 +88,10 @@ class Gating:
         if peak_bytes > budget_bytes:
             more = format_bytes(peak_bytes - budget_bytes)
             return GatedModel(None, reason=f"with its gates it needs {more} more than the budget")
-        return GatedModel(rewritten, peak_bytes, _copied_bytes(graph, rewritten.gate_ops))
+        # What gates count on the host although it is on the device: a scalar, or none of the elements of a value.
+        counted = (op for op in graph.ops if op.name in rewritten.gate_ops and op.op_type == "Size")
+        copied_bytes = tuple(graph.tensors[tensor].size_bytes for op in counted for tensor in op.inputs)
+        return GatedModel(rewritten, peak_bytes, copied_bytes)
 
     def checked(self, gated: GatedModel, work: Path) -> GatedModel:
         """The same if a session on the device runs it as planned, with the outputs of the CPU; else why it does not."""
@@ -104,7 +105,10 @@ class Gating:
             seen = see_gated(gated_job(path, spec, prepared.feeds, prepared.conditions.custom_ops))
         except RuntimeFailure as error:
             return GatedModel(None, reason=str(error))
-        reason = self._broken(rewritten, seen) or _copies_more(gated, seen)
+        reason = self._broken(rewritten, seen)
+        if not reason and sorted(seen.copied_bytes) != sorted(gated.copied_bytes):
+            copies = ", ".join(map(format_bytes, seen.copied_bytes)) or "nothing"
+            reason = f"the runtime copies other values than planned: {copies}"
         return GatedModel(None, reason=reason) if reason else gated
 
     def _broken(self, rewritten: Rewritten, seen: SeenGated) -> str:
@@ -130,7 +134,14 @@ class Gating:
 
         What they count with is on the host.
         """
-        graph = _without(graph, _on_host(graph, rewritten.gate_ops))
+        # On the host is what helpers make that are no views and take nothing from a value on the device.
+        helpers = (op for op in graph.ops if op.name in rewritten.gate_ops and op.op_type not in DEVICE_HELPERS)
+        on_host = {tensor for op in helpers for tensor in op.outputs}
+        tensors = (
+            msgspec.structs.replace(tensor, shape=(0,), size_bytes=0) if number in on_host else tensor
+            for number, tensor in enumerate(graph.tensors)
+        )
+        graph = msgspec.structs.replace(graph, tensors=tuple(tensors))
         known = self.platform.profile.ops
         costs = {
             name: msgspec.structs.replace(known[op], name=name)
@@ -183,30 +194,3 @@ def save_gated(rewritten: Rewritten, path: Path) -> None:
     """
     model = signed(asking_least(without_seeds(rewritten.model)))
     save(model, path, external=has_data_file(model, None))
-
-
-def _copies_more(gated: GatedModel, seen: SeenGated) -> str:
-    """What the runtime copied other than planned."""
-    if sorted(seen.copied_bytes) == sorted(gated.copied_bytes):
-        return ""
-    copies = ", ".join(map(format_bytes, seen.copied_bytes)) or "nothing"
-    return f"the runtime copies other values than planned: {copies}"
-
-
-def _without(graph: Graph, tensors: Collection[int]) -> Graph:
-    """The graph with these tensors in no memory."""
-    kept = enumerate(graph.tensors)
-    changed = (msgspec.structs.replace(t, shape=(0,), size_bytes=0) if n in tensors else t for n, t in kept)
-    return msgspec.structs.replace(graph, tensors=tuple(changed))
-
-
-def _on_host(graph: Graph, gate_ops: Collection[str]) -> frozenset[int]:
-    """What helpers make that are no views and take nothing from a value on the device."""
-    helpers = (op for op in graph.ops if op.name in gate_ops and op.op_type not in DEVICE_HELPERS)
-    return frozenset(tensor for op in helpers for tensor in op.outputs)
-
-
-def _copied_bytes(graph: Graph, gate_ops: Collection[str]) -> tuple[int, ...]:
-    """What gates count on the host although it is on the device: a scalar, or none of the elements of a value."""
-    counted = (op for op in graph.ops if op.name in gate_ops and op.op_type == "Size")
-    return tuple(graph.tensors[tensor].size_bytes for op in counted for tensor in op.inputs)

@@ -96,7 +96,12 @@ class _Placing:
         ranked = sorted(times.items(), key=lambda item: (item[1] is None, item[1] or 0))
         plans = (found.plan for found in singles.values() if found.plan is not None)
         best = min(plans, key=lambda plan: plan.time_ns, default=None)
-        helped = self._start(question, best) if self.search.solver.name == AUTO else None
+        helped = None
+        if self.search.solver.name == AUTO:  # goes on from the best of these, and of every op once on one device
+            problem = question.problem
+            alone = [simulate(problem, one_device_schedule(problem, d)) for d in range(len(problem.devices))]
+            fitting = [plan for plan in alone if not any(excess_bytes(problem, plan.peak_bytes))]
+            helped = min([*([best] if best else []), *fitting], key=lambda plan: plan.time_ns, default=None)
         found, cut = self._fitted(question, helped)
         if helped is not None and (found.plan is None or helped.time_ns < found.plan.time_ns):
             found, cut = _judged(found, self.platform, helped.schedule) or (found, cut)
@@ -105,14 +110,6 @@ class _Placing:
         if cut is None:
             return replace(answered.refused(), single=single)
         return Sessions(**answered.known, cut=cut, single=single, best_single=best)
-
-    def _start(self, question: BudgetQuestion, best: Plan | None) -> Plan | None:
-        """What a search goes on from: the best plan on one device, or every op once on one that can run most."""
-        problem = question.problem
-        schedules = (one_device_schedule(problem, device) for device in range(len(problem.devices)))
-        plans = [simulate(problem, schedule) for schedule in schedules]
-        fitting = [plan for plan in plans if not any(excess_bytes(problem, plan.peak_bytes))]
-        return min([*([best] if best else []), *fitting], key=lambda plan: plan.time_ns, default=None)
 
     def _fitted(self, question: BudgetQuestion, helped: Plan | None) -> tuple[BudgetAnswer, Cut | None]:
         """Solve on all devices, and where the cut plan needs more than its schedule, solve again for so much less."""

@@ -12,7 +12,14 @@ import onnx_ir as ir
 import pytest
 
 from remat_cli.autodiff.rules import RULES
-from remat_cli.autodiff.rules_conv import MOST_AXES, _by_sample, _channels_as_batch, _gathered, _over_batch, _transposed
+from remat_cli.autodiff.rules_conv import (
+    MOST_AXES,
+    gathered_image,
+    transposed_image,
+    weight_by_channels_as_batch,
+    weight_by_sample,
+    weight_over_batch,
+)
 from remat_cli.autodiff.rules_conv_window import window_of
 from remat_cli.autodiff.tape import Call, Grads, Rule, Tape
 from tests.autodiff.rule_case import Case, assert_close, build, check, check_with_torch, differentiate, runtime
@@ -126,11 +133,11 @@ def test_forms_agree(name: str) -> None:
     case = replace(CONVOLUTIONS[name], fixed=[2])
     chosen = differentiate(case, np.float32, RULES, runtime)
     strides, dilations = (case.attributes.get(what, [1]) for what in ("strides", "dilations"))
-    image_forms = [_transposed] if max(strides) > 1 and max(dilations) > 1 else [_transposed, _gathered]
+    image_forms = [transposed_image] if max(strides) > 1 and max(dilations) > 1 else [transposed_image, gathered_image]
     planes = case.arrays[1].shape[1] > 1
-    weight_forms = [_channels_as_batch]
+    weight_forms = [weight_by_channels_as_batch]
     if case.arrays[0].ndim - 2 + planes <= MOST_AXES:
-        weight_forms += [_by_sample, _over_batch]
+        weight_forms += [weight_by_sample, weight_over_batch]
     for image, weight in zip_longest(image_forms, weight_forms, fillvalue=None):
         rules = rule_of(image or image_forms[0], weight or weight_forms[0])
         found = differentiate(case, np.float32, rules, runtime)

@@ -16,7 +16,7 @@ import pytest
 
 from remat_cli.cli import main
 from remat_cli.core.values.runs_on import MADE_FOR
-from remat_cli.onnx_io.read.compiled_file import runs_on_at
+from remat_cli.onnx_io.read.compiled import runs_on_at
 from remat_cli.onnx_io.write.processor_guard import guard_in
 from tests.small_cnn import SIZE, small_cnn
 

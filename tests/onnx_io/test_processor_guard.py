@@ -16,7 +16,7 @@ from remat_cli.compiling.processor import block_here
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.runs_on import MADE_FOR, is_inside_guard
-from remat_cli.onnx_io.read.compiled_file import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.read.default_order import default_order, priority_order
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.load import save

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remat_cli.runtime.measure.turns import _peak_op
-from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, _without_nested
+from remat_cli.runtime.measure.turns import op_at_peak
+from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, without_nested
 
 MIB = 2**20
 
@@ -14,20 +14,20 @@ def event(name: str, start_us: int, requested: int, in_use: int, peak: int) -> P
 
 
 def run(*events: ProfileEvent) -> ProfiledRun:
-    return ProfiledRun(_without_nested(events), 100)
+    return ProfiledRun(without_nested(events), 100)
 
 
 def test_buffers_that_were_longer_before_are_no_workspace():
     """Results that grow tile by tile lie in freed buffers that are up to twice as large."""
     seen = run(event("a", 0, 10, 10, 10), event("join", 30, 60, 75, 75), event("loop", 20, 44, 46, 75))
     assert [each.name for each in seen.events] == ["a", "loop"]
-    assert _peak_op(seen) == ("loop", 16 * MIB)
+    assert op_at_peak(seen) == ("loop", 16 * MIB)
 
 
 def test_what_kernels_in_a_body_take_counts():
     seen = run(event("a", 0, 10, 10, 10), event("conv", 30, 50, 52, 80), event("loop", 20, 44, 46, 80))
     assert seen.events[-1].nested_bytes == 50 * MIB
-    assert _peak_op(seen) == ("loop", (50 + 80 - 52 - 44) * MIB)
+    assert op_at_peak(seen) == ("loop", (50 + 80 - 52 - 44) * MIB)
 
 
 def test_what_was_in_use_before_is_not_theirs():
@@ -41,7 +41,7 @@ def test_loops_in_branches_count_for_the_branch():
     inner = [event("join", 40, 60, 70, 70), event("tiles", 30, 50, 50, 70)]
     seen = run(event("a", 0, 10, 10, 10), *inner, event("if", 20, 44, 46, 70))
     assert [each.name for each in seen.events] == ["a", "if"]
-    assert _peak_op(seen) == ("if", 16 * MIB)
+    assert op_at_peak(seen) == ("if", 16 * MIB)
 
 
 def test_what_a_guard_does_inside_is_no_op_of_the_file_even_where_it_seems_to_begin_with_it():

@@ -60,7 +60,7 @@ def times_of(monkeypatch, *, seconds, noisy, beside=None):
     monkeypatch.setattr(profilers.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(profilers.time, "perf_counter_ns", lambda: int(1e9 * clock[0]))
     job = profilers.MeasureJob("m", (), (), ProfileRequest(), beside)
-    _, plain_ns, beside_ns = profilers._rounds(job, {}, lambda done: None)
+    _, plain_ns, beside_ns = profilers.run_rounds(job, {}, lambda done: None)
     assert len(beside_ns) == (len(plain_ns) if beside else 0)
     return next(number), len(plain_ns)
 

@@ -18,14 +18,14 @@ def test_fresh_pages_cost_what_the_least_block_does(monkeypatch: pytest.MonkeyPa
         number = next(slow)
         return (9e-3, 1e-4) if number % 2 else (5e-4, 4e-4)
 
-    monkeypatch.setattr(spill_speed, "_block_seconds", block)
-    assert spill_speed._fresh_seconds() == pytest.approx(BLOCKS * 4e-4)
+    monkeypatch.setattr(spill_speed, "block_seconds", block)
+    assert spill_speed.fresh_seconds() == pytest.approx(BLOCKS * 4e-4)
 
 
 def test_fresh_pages_never_cost_less_than_nothing(monkeypatch: pytest.MonkeyPatch):
     """A clock may be too coarse."""
-    monkeypatch.setattr(spill_speed, "_block_seconds", lambda: (1e-4, 2e-4))
-    assert spill_speed._fresh_seconds() == LEAST_SECONDS
+    monkeypatch.setattr(spill_speed, "block_seconds", lambda: (1e-4, 2e-4))
+    assert spill_speed.fresh_seconds() == LEAST_SECONDS
 
 
 def test_fresh_pages_are_taken_while_nothing_else_is_done(monkeypatch: pytest.MonkeyPatch, tmp_path):
@@ -40,9 +40,9 @@ def test_fresh_pages_are_taken_while_nothing_else_is_done(monkeypatch: pytest.Mo
             busy.is_on = False
 
     seen: list[bool] = []
-    monkeypatch.setattr(spill_speed, "_Busy", Busy)
+    monkeypatch.setattr(spill_speed, "busy_thread", Busy)
     monkeypatch.setattr(spill_speed, "SECONDS", 0.0)
-    monkeypatch.setattr(spill_speed, "_block_seconds", lambda: (seen.append(busy.is_on), (2.0, 1.0))[1])
+    monkeypatch.setattr(spill_speed, "block_seconds", lambda: (seen.append(busy.is_on), (2.0, 1.0))[1])
     found = time_spill(SpillJob(str(tmp_path)), lambda done, of: None)
     assert len(seen) == BLOCKS * len(found.pages)
     assert not any(seen)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
-from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, _paths
+from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, paths_of_sizes
 from remat_cli.splitting.rules.matrix import Product, Span, has_same_bits, have_rows_same_bits
 
 SIZE = st.integers(1, 300)
@@ -60,14 +60,14 @@ def reader(*dims, length):
 def test_two_sizes_that_are_only_added_rise_one_after_the_other(op, is_by_sum):
     ranges = {"batch": range(1, 3), "past": range(2, 9), "seq": range(1, 6)}
     family = SizeFamily(tuple(SizeRange(name, each[0], each[-1]) for name, each in ranges.items()))
-    paths = _paths(op, ranges, family)
+    paths = paths_of_sizes(op, ranges, family)
     chosen = [{name: size for part in parts for name, size in part.items()} for parts in itertools.product(*paths)]
     every = [dict(zip(ranges, sizes, strict=True)) for sizes in itertools.product(*ranges.values())]
     seen, wanted = ({(s["batch"], s["past"] + s["seq"]) for s in sizes} for sizes in (chosen, every))
     assert seen == wanted
     assert (len(chosen) < len(every)) is is_by_sum
     limited = msgspec.structs.replace(family, limits=(SizeLimit(("batch", "seq"), 8),))
-    assert len(list(itertools.product(*_paths(op, ranges, limited)))) == len(every)
+    assert len(list(itertools.product(*paths_of_sizes(op, ranges, limited)))) == len(every)
 
 
 SEQ, PAST, FOUR = dim("seq"), dim("past", "seq"), number(4)

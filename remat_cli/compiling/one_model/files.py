@@ -37,18 +37,7 @@ def save_model(planned: OneModel, path: Path, request: CompileRequest) -> RunsOn
     model = asking_least(without_seeds(written.rewritten.model))
     is_packed = saves_packed(written, planned.prepared, files)
     runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=False)
-    for key, text in (runs_on.metadata | _promises_told(planned, request)).items():
-        set_model_metadata(model, key, text)
-    if is_packed and wants_primers(written, planned.prepared, files):
-        model = primed(model)
-    packed = _packed(model, planned.prepared) if is_packed else NOTHING_PACKED
-    model = signed(model, len(packed.copies))
-    save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
-    return runs_on
-
-
-def _promises_told(planned: OneModel, request: CompileRequest) -> dict[str, str]:
-    """What a file that is one model says of its sizes and its bytes, live and of a process: what its plan came to."""
+    # The file says what its plan came to: its sizes and its bytes, live and of a process.
     process = ProcessPromise(
         budget_bytes=request.process_budget_bytes,
         with_mapped=request.count_mapped,
@@ -57,7 +46,15 @@ def _promises_told(planned: OneModel, request: CompileRequest) -> dict[str, str]
     live = {PEAK_KEY: planned.written.promised_bytes, BUDGET_KEY: planned.answer.question.budget_bytes}
     family = request.conditions.family
     sizes = {} if family is None else {DIMS_KEY: str(family)}
-    return {key: str(count) for key, count in live.items()} | sizes | process.metadata
+    promises = {key: str(count) for key, count in live.items()} | sizes | process.metadata
+    for key, text in (runs_on.metadata | promises).items():
+        set_model_metadata(model, key, text)
+    if is_packed and wants_primers(written, planned.prepared, files):
+        model = primed(model)
+    packed = _packed(model, planned.prepared) if is_packed else NOTHING_PACKED
+    model = signed(model, len(packed.copies))
+    save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
+    return runs_on
 
 
 def _packed(model: Any, prepared: Prepared) -> PackedWeights:

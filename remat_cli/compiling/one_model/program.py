@@ -24,10 +24,15 @@ def whole_program(read: PlanFile, path: Path) -> Program:
         spec = msgspec.structs.replace(spec, threads=read.promise.exact_session.intra_op_num_threads)
     kept: dict[str, Tensor | WeightUse] = {tensor.name: tensor for tensor in read.graph.tensors if tensor.kept}
     kept |= {name: use for name, use in segment.weights.items() if name in segment.makes}
+    # Workspace in bytes of each op that runs, repeated ones too, by its name in the rewritten model.
+    costs = {cost.name: cost.workspace_bytes for cost in read.profile.ops}
+    workspace = {
+        name: costs[read.graph.ops[op].name] for name, op in zip(_ops(read), read.schedule.op_ids(), strict=True)
+    }
     action = SessionAction(
         device=0,
         segment=segment,
-        workspace_bytes=_workspace(read),
+        workspace_bytes=workspace,
         planned_ns=(0, read.solved.time_ns),
         planned_ops_ns=dict(zip(_ops(read), timeline(read.problem(), read.schedule), strict=True)),
         planned_bytes=(read.promise.peak_bytes,),
@@ -46,12 +51,6 @@ def whole_program(read: PlanFile, path: Path) -> Program:
         planned_fixed_bytes=(read.promise.fixed_bytes,),
         custom_ops=read.request.custom_ops,
     )
-
-
-def _workspace(read: PlanFile) -> dict[str, int]:
-    """Workspace in bytes of each op that runs, repeated ones too, by its name in the rewritten model."""
-    costs = {cost.name: cost.workspace_bytes for cost in read.profile.ops}
-    return {name: costs[read.graph.ops[op].name] for name, op in zip(_ops(read), read.schedule.op_ids(), strict=True)}
 
 
 def _ops(read: PlanFile) -> list[str]:

@@ -11,8 +11,6 @@ from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import forecast_of
 from remat_cli.compiling.record import plan_request, recorded, searched_solution, whole_profile
 from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
-from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.values.profile import Profile
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.write.packed import packed_weights
@@ -25,14 +23,6 @@ PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one bl
 LEANEST = (
     "# what is promised holds like this, with the arena on; another way, not part of the promise, takes {size} a run,\n"
     "# given back after it, at the price of time: start Python with MALLOC_MMAP_THRESHOLD_=65536, and set\n"
-    "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
-)
-
-
-PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
-LEANEST = (
-    "# leanest, for {size} a run that is given back after it, at the price of time: start Python with\n"
-    "# MALLOC_MMAP_THRESHOLD_=65536 in its environment, and set\n"
     "# options.enable_mem_pattern = options.enable_cpu_mem_arena = False\n"
 )
 
@@ -80,6 +70,8 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
     copies = packed_weights(rewritten)
     packed = copies.without(PRIMERS)  # whose weights count as nothing
     primers_bytes = SMALL_COPIES_BYTES if packed != copies else 0
+    workspace, steps = _workspace(profile), zip(order, plan.schedule.op_ids(), strict=True)
+    step_workspace = {name: workspace[plan.graph.ops[op].name] for name, op in steps}
     return VerifyRequest(
         reference=whole.reference_path,
         rewritten=rewritten,
@@ -93,7 +85,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         largest_copy_bytes=packed.largest_bytes,
         budget_bytes=plan.request.budget_bytes,
         gate_ops=frozenset(promise.gates),
-        workspace=_workspace(whole_profile(plan)) | _workspace_by_name(profile, plan.graph, order, plan.schedule),
+        workspace=_workspace(whole_profile(plan)) | workspace | step_workspace,
         predicted_overhead_percent=plan.solved.overhead_percent,
         portable=plan.request.portable,
         intra_op_threads=profile.provenance.intra_op_threads,
@@ -108,14 +100,6 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
     )
 
 
-def _workspace_by_name(profile: Profile, graph: Graph, step_ops: tuple[str, ...], schedule: Schedule) -> dict[str, int]:
-    """Workspace in bytes of every op of the original, and of every step of the rewritten model by its op's name."""
-    workspace = _workspace(profile)
-    return workspace | {
-        name: workspace[graph.ops[op].name] for name, op in zip(step_ops, schedule.op_ids(), strict=True)
-    }
-
-
 def _workspace(profile: Profile) -> dict[str, int]:
     """Workspace in bytes of every op of a profiled model."""
     return {cost.name: cost.workspace_bytes for cost in profile.ops}
@@ -127,23 +111,19 @@ def model_snippet(plan: PlanFile, output: Path) -> str:
     count = plan.promise.exact_session.intra_op_num_threads
     threads = f"options.intra_op_num_threads = {count}\n" if count else ""
     libraries = "".join(f'options.register_custom_ops_library("{path}")\n' for path in plan.request.custom_ops)
+    # Lines for who owns the session: what keeps later runs small, unless the file does, and what is leanest.
+    runs, promise = plan.promise.runs, plan.promise
+    no_arena_bytes = installed_rules().loading.no_arena_bytes
+    options = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + no_arena_bytes))
+    if runs is None or runs.ballast_bytes is None:
+        block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""
+        options = PATTERN_OFF.format(block) + options
     return (
         "import onnxruntime as ort\n\n"
         "options = ort.SessionOptions()\n"
         f"{threads}"
         f"{libraries}"
-        f"{_options(plan)}"
+        f"{options}"
         f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{provider}"])\n'
         "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"
     )
-
-
-def _options(plan: PlanFile) -> str:
-    """Lines for who owns the session: what keeps later runs small, unless the file does, and what is leanest."""
-    runs, promise = plan.promise.runs, plan.promise
-    no_arena_bytes = installed_rules().loading.no_arena_bytes
-    leanest = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + no_arena_bytes))
-    if runs is not None and runs.ballast_bytes is not None:
-        return leanest
-    block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""
-    return PATTERN_OFF.format(block) + leanest

@@ -96,14 +96,19 @@ class ModelSettling:
     def _as_loaded(self, found: ModelSettled) -> ModelSettled:
         """Without packed copies, where a process with them holds more than was predicted, and one without does not."""
         seen, files = found.seen, self.how.request.files
-        if _is_as_predicted(seen) or not saves_packed(found.planned.written, found.planned.prepared, files):
+        if not seen.process or seen.process.is_as_predicted:
+            return found
+        if not saves_packed(found.planned.written, found.planned.prepared, files):
             return found
         self.how.progress.stage(stages.LEARNING)
         plain = msgspec.structs.replace(files, packed=False)
         how = replace(self.how, request=replace(self.how.request, files=plain))
         other = ModelSettling(how).in_one_session(found.planned)
         told = msgspec.structs.replace(other.seen, notes=(*other.seen.notes, WITHOUT_COPIES))
-        return Settled(other.planned, told, files=plain) if _needs_less(told, seen) else found
+        if not told.passed or not told.process or not told.process.is_as_predicted:
+            return found
+        needs_more = told.process.needed_bytes > seen.process.needed_bytes
+        return found if needs_more else Settled(other.planned, told, files=plain)
 
     def _again(
         self, planned: OneModel, seen: OneModelSeen, corrections: Corrections, room_bytes: int
@@ -120,13 +125,19 @@ class ModelSettling:
             return (self._tighter(planned) or fuller if isinstance(fuller, Refused) else fuller), room_bytes
         least = planned.answer.question.least
         if seen.within_budget or least:
-            again = _as_measured(planned, seen)
+            # A plan whose first prediction no rule puts right: it promises what was measured, and says so.
+            # For `min` the budget becomes what sessions were measured to need.
+            more = seen.measured_peak_bytes - seen.predicted_peak_bytes + planned.written.unexplained_bytes
+            again = replace(planned, written=replace(planned.written, unexplained_bytes=more))
+            if least:
+                again = with_budget(again, max(seen.most_measured_bytes, planned.written.plan.peak + more))
             room = again.answer.question.budget_bytes - again.written.least_budget_bytes
             return again, max(0, room) if least else room_bytes
         room_bytes += max(0, seen.most_measured_bytes - planned.written.least_budget_bytes)
-        roomy = self._with_room(planned, room_bytes)
-        if isinstance(roomy, OneModel):
-            return roomy, room_bytes
+        if 0 < room_bytes <= planned.answer.question.budget_bytes * MOST_ROOM_SHARE:
+            roomy = write_with_room(planned, room_bytes, self.how.request.search, self.how.progress)
+            if isinstance(roomy, OneModel):
+                return roomy, room_bytes
         return self._tighter(planned), 0
 
     def _tighter(self, planned: OneModel) -> OneModel | Refused | None:
@@ -139,12 +150,6 @@ class ModelSettling:
         plain = replace(planned, prepared=planned.prepared.without_form())
         return write_within_budget(plain, self.how.request.search, self.how.progress)
 
-    def _with_room(self, planned: OneModel, room_bytes: int) -> OneModel | Refused | None:
-        """A plan made again for so much less than the budget; None where that is nothing, or more than a small part."""
-        if not 0 < room_bytes <= planned.answer.question.budget_bytes * MOST_ROOM_SHARE:
-            return None
-        return write_with_room(planned, room_bytes, self.how.request.search, self.how.progress)
-
     def _under_a_cap(self, found: ModelSettled) -> ModelSettled:
         """A tighter plan, where this one holds its promises but is no gain under a cap, and the other one is."""
         seen = found.seen
@@ -155,27 +160,3 @@ class ModelSettling:
             return found
         other, _ = self._seen(planned)
         return other if other.seen.passed and not other.seen.is_worse_under_cap else found
-
-
-def _is_as_predicted(seen: OneModelSeen) -> bool:
-    """Whether no process was seen that held more than was predicted."""
-    return not seen.process or seen.process.is_as_predicted
-
-
-def _needs_less(seen: OneModelSeen, other: OneModelSeen) -> bool:
-    """Whether a plan was seen to be as predicted, and its process to hold no more than another one's."""
-    if not seen.passed or not seen.process or not other.process:
-        return False
-    return seen.process.is_as_predicted and seen.process.needed_bytes <= other.process.needed_bytes
-
-
-def _as_measured(planned: OneModel, seen: OneModelSeen) -> OneModel:
-    """A plan whose first prediction no rule puts right: it promises what was measured, and says so.
-
-    For `min` the budget becomes what sessions were measured to need.
-    """
-    more = seen.measured_peak_bytes - seen.predicted_peak_bytes + planned.written.unexplained_bytes
-    told = replace(planned, written=replace(planned.written, unexplained_bytes=more))
-    if planned.answer.question.least:
-        return with_budget(told, max(seen.most_measured_bytes, planned.written.plan.peak + more))
-    return told

@@ -50,7 +50,10 @@ def verify_model(
         request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
     )
     if plan.request.family is not None:
-        request = replace(request, sizes=_many_sizes(plan, whole), more_feeds=())
+        sizes, seed = sizes_to_check(plan), whole.conditions.seed
+        feeds = tuple(make_feeds(whole.source.inputs_at(each), seed + at) for at, each in enumerate(sizes[1:], 1))
+        many = ManySizes(whole.original.path, tuple(sizes), feeds, plan.promise.peak_bytes)
+        request = replace(request, sizes=many, more_feeds=())
     report, lessons = verify_closely(request, progress.advance)
     if report.passed and report.family and request.sizes is not None and is_full:
         report = msgspec.structs.replace(report, family=_kept(request, request.sizes, report.family, progress))
@@ -62,13 +65,6 @@ def verify_model(
             report = msgspec.structs.replace(report, process=_process(given, predicted, whole, checks, progress))
     seeds = (SEEDS_NOTE,) if whole.has_seeds else ()
     return msgspec.structs.replace(report, notes=(*whole.notes, *report.notes, *seeds)), lessons
-
-
-def _many_sizes(plan: PlanFile, whole: Prepared) -> ManySizes:
-    """The sizes of the plan's family that models are run at, and what they are fed then."""
-    all_sizes, seed = sizes_to_check(plan), whole.conditions.seed
-    feeds = tuple(make_feeds(whole.source.inputs_at(sizes), seed + at) for at, sizes in enumerate(all_sizes[1:], 1))
-    return ManySizes(whole.original.path, tuple(all_sizes), feeds, plan.promise.peak_bytes)
 
 
 def _kept(request: VerifyRequest, many: ManySizes, seen: FamilySeen, progress: Progress) -> FamilySeen:

@@ -131,7 +131,10 @@ def _processes(pair: FilePair, conditions: Conditions, checks: Checks, progress:
 def _report(
     pair: FilePair, seen: FileRuns, overhead_percent: float | None, process: ProcessPair | None
 ) -> FileVerification:
-    file, order = pair.file, _order(pair.file, seen)
+    file = pair.file
+    order = order_seen(file.order, file.copies, seen.exact.executed)
+    if not file.is_portable and order.is_kept is not False:  # it promises its order in an ordinary session too
+        order = order_seen(file.order, file.copies, seen.file.executed)
     return FileVerification(
         outputs_identical=_same_outputs(seen),
         order_honoured=order.is_kept,
@@ -157,14 +160,6 @@ def _report(
 def _is_other_model(pair: FilePair) -> bool:
     """Whether the original is not byte for byte the model that the file says that it was made from."""
     return bool(pair.file.source_sha256) and pair.file.source_sha256 != pair.original.sha256
-
-
-def _order(file: CompiledFile, seen: FileRuns) -> OrderSeen:
-    """In both sessions; under the exact options alone where the file promises nothing in an ordinary one."""
-    exact = order_seen(file.order, file.copies, seen.exact.executed)
-    if file.is_portable or exact.is_kept is False:
-        return exact
-    return order_seen(file.order, file.copies, seen.file.executed)
 
 
 def _same_outputs(seen: FileRuns) -> bool:

@@ -16,7 +16,6 @@ from remat_cli.core.schedule.shared_session import Shared, one_session_cut, used
 from remat_cli.core.values.buffer_cache import BufferCache
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, SessionForm
-from remat_cli.devices.mixing import Mixing
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.onnx_io.write.segment_models import SegmentSource, one_session_names
 from remat_cli.ort_rules.order import EARLY_OPS
@@ -93,12 +92,6 @@ def _caches(specs: Sequence[DeviceSpec]) -> dict[str, BufferCache]:
     return {spec.memory: cache for spec in specs if (cache := cache_of(spec)) is not None}
 
 
-def _with_parts(cache: BufferCache, graph: Graph, given_ops: int) -> BufferCache:
-    """The same for a problem of a graph, whose first ops stand for model inputs."""
-    parts = {given_ops + n: _parts(graph, op, cache, is_across=True) for n, op in enumerate(graph.ops)}
-    return msgspec.structs.replace(cache, parts={n: sizes for n, sizes in parts.items() if len(sizes) > 1})
-
-
 def cut_of(platform: Platform, problem: Problem, plan: Plan, way: SessionForm = "sessions") -> Cut:
     """The plan as sessions and copies, each memory's budget kept where that is possible; or as the one session.
 
@@ -108,12 +101,14 @@ def cut_of(platform: Platform, problem: Problem, plan: Plan, way: SessionForm = 
     tensors = [platform.graph.tensors[tensor] for tensor in device_tensor_ids(platform.graph, problem)]
     sizes = [size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors]
     caches = _caches(platform.specs)
-    given = input_ops(platform.graph, problem)
-    of_memory = {
-        m: _with_parts(caches[memory.name], platform.graph, given)
-        for m, memory in enumerate(problem.memories)
-        if memory.name in caches
-    }
+    given, graph = input_ops(platform.graph, problem), platform.graph
+    of_memory = {}
+    for m, memory in enumerate(problem.memories):
+        if memory.name in caches:
+            cache = caches[memory.name]
+            parts = {given + n: _parts(graph, op, cache, is_across=True) for n, op in enumerate(graph.ops)}
+            several = {n: buffers for n, buffers in parts.items() if len(buffers) > 1}
+            of_memory[m] = msgspec.structs.replace(cache, parts=several)
     if way == "sessions":
         return cut_plan(problem, plan, platform.opaque, given, sizes, of_memory)
     sides = sides_of(platform.specs, plan, given)
@@ -145,12 +140,7 @@ def in_one_session(platform: Platform, model: Any, problem: Problem, plan: Plan)
         return one_session_names(SegmentSource(model, graph, problem, each))
 
     early = frozenset(given + number for number, op in enumerate(graph.ops) if op.op_type in EARLY_OPS)
-    session = OneSession(Shared(problem, plan, given, sides), names, early, _host_values(model, graph, problem, mixing))
-    return session.in_its_order()
-
-
-def _host_values(model: Any, graph: Graph, problem: Problem, mixing: Mixing) -> HostValues:
-    """What ops read and make on the host even where they run beside it."""
+    # What ops read and make on the host even where they run beside it.
     ids = device_tensor_ids(graph, problem)
     number = {graph.tensors[tensor].name: at for at, tensor in enumerate(ids)}
     op_of = {op.name: input_ops(graph, problem) + at for at, op in enumerate(graph.ops)}
@@ -162,4 +152,6 @@ def _host_values(model: Any, graph: Graph, problem: Problem, mixing: Mixing) -> 
         if value is not None and place in places.get(node.op_type, ()) and value.name in number
     }
     made = {number[graph.tensors[t].name] for op in graph.ops if op.op_type in mixing.host_outputs for t in op.outputs}
-    return HostValues(frozenset(read), frozenset(made))
+    host = HostValues(frozenset(read), frozenset(made))
+    session = OneSession(Shared(problem, plan, given, sides), names, early, host)
+    return session.in_its_order()

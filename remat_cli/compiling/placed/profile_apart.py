@@ -49,11 +49,16 @@ def profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, 
     named = [(op.name, key) for op, key in zip(prepared.graph.ops, prepared.signatures, strict=True)]
     needs = workspaces(prepared.graph, prepared.reference, spec)
     whole = costs.get(prepared.reference_sha256)
+    ops = []
+    for name, key in named:
+        if key in costs:  # measured in a session with the op alone, whose own part of the time is no cost of the op
+            time_ns = max(1, costs[key].time_ns - call_ns)
+            ops.append(msgspec.structs.replace(costs[key], name=name, time_ns=time_ns, workspace_bytes=needs[name]))
     return Profile(
         device=spec.name,
         model_sha256=prepared.reference_sha256,
         provenance=scope.provenance,
-        ops=tuple(_op_cost(costs[key], name, call_ns, needs[name]) for name, key in named if key in costs),
+        ops=tuple(ops),
         weight_bytes=prepared.graph.weight_bytes,
         input_bytes=prepared.graph.input_bytes,
         run_ns=whole.time_ns if whole else None,
@@ -63,12 +68,6 @@ def profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, 
         call_ns=call_ns,
         is_opaque=is_opaque,
     )
-
-
-def _op_cost(cost: OpCost, name: str, call_ns: int, workspace_bytes: int) -> OpCost:
-    """The op's part of the time of a session with it alone, and what it takes beside its tensors."""
-    time_ns = max(1, cost.time_ns - call_ns)
-    return msgspec.structs.replace(cost, name=name, time_ns=time_ns, workspace_bytes=workspace_bytes)
 
 
 @dataclass(frozen=True)
@@ -96,12 +95,17 @@ def _measure_apart(
     progress: Progress,
 ) -> None:
     """Measure one op of each signature that is missing, and the whole model."""
-    ops = dict(sorted(missing.items(), key=lambda item: item[1]))
+    ops, graph = dict(sorted(missing.items(), key=lambda item: item[1])), prepared.graph
     with tempfile.TemporaryDirectory(prefix="remat_ops_", dir=prepared.reference_path.parent) as name:
         folder = Path(name)
         values = _values(prepared, list(ops.values()), folder)
-        jobs = [_job(prepared, key, op, values, folder) for key, op in ops.items()]
-        jobs.append(_whole_job(prepared, values))
+        jobs = []
+        for key, op in ops.items():
+            path = folder / f"op_{op}.onnx"
+            save(one_op_model(prepared.reference, graph, op), path)
+            jobs.append(_job(key, path, [graph.tensors[tensor] for tensor in graph.ops[op].inputs], values))
+        fed = [graph.tensors[tensor] for tensor in graph.model_inputs]
+        jobs.append(_job(prepared.reference_sha256, prepared.reference_path.resolve(), fed, values))
         call = folder / "call.onnx"
         save(call_model(), call)
         request = OpRequest(settings, RUNS - 1, WARMUPS, seed=conditions.seed)
@@ -124,26 +128,10 @@ def _values(prepared: Prepared, ops: Sequence[int], folder: Path) -> dict[str, s
     return record_values(path, prepared.feeds, tuple(names), folder)
 
 
-def _job(prepared: Prepared, key: str, op: int, values: dict[str, str], folder: Path) -> OpJob:
-    tensors = [prepared.graph.tensors[tensor] for tensor in prepared.graph.ops[op].inputs]
-    path = folder / f"op_{op}.onnx"
-    save(one_op_model(prepared.reference, prepared.graph, op), path)
-    return OpJob(key, str(path), tuple(_input(tensor) for tensor in tensors), _chosen(values, tensors))
-
-
-def _whole_job(prepared: Prepared, values: dict[str, str]) -> OpJob:
-    tensors = [prepared.graph.tensors[tensor] for tensor in prepared.graph.model_inputs]
-    inputs = tuple(_input(tensor) for tensor in tensors)
-    path = str(prepared.reference_path.resolve())
-    return OpJob(prepared.reference_sha256, path, inputs, _chosen(values, tensors))
-
-
-def _input(tensor: Tensor) -> InputSpec:
-    return InputSpec(tensor.name, tensor.dtype, tensor.shape)
-
-
-def _chosen(values: dict[str, str], tensors: Sequence[Tensor]) -> dict[str, str]:
-    return {tensor.name: values[tensor.name] for tensor in tensors if tensor.name in values}
+def _job(key: str, path: Path, tensors: Sequence[Tensor], values: dict[str, str]) -> OpJob:
+    """A model to be measured, fed what was recorded of these tensors, and values made up where nothing was."""
+    inputs = tuple(InputSpec(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors)
+    return OpJob(key, str(path), inputs, {each.name: values[each.name] for each in tensors if each.name in values})
 
 
 def _call_ns(scope: CacheScope, conditions: Conditions, settings: SessionSettings) -> int:

@@ -20,7 +20,7 @@ from remat_cli.core.schedule.plan import Compute, Schedule
 from remat_cli.core.schedule.program import Program, SeenMemory
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.values.conditions import CPU
-from remat_cli.core.values.profile import DeviceSpec, Profile
+from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.promises import fits
 from remat_cli.core.values.verification import Checks, SessionsSeen
 from remat_cli.runtime.segments.segment_memory import see_memory
@@ -83,8 +83,13 @@ def verify_placed(
         RuntimeFailure: ONNX Runtime fails to run a part of it.
     """
     run = begun(given, whole, work, checks, progress)
+    # The user's file, where the plan's sessions are to give its bits: on the CPU alone, with the threads of a run.
+    devices = run.plan.placed().devices
+    threads = {whole.conditions.threads_of(spec) for spec in devices}
+    is_cpu = {spec.provider for spec in devices} == {CPU}
+    original = whole.original if is_cpu and threads == {whole.conditions.intra_op_threads} else None
     return verify_sessions(
-        replace(run, original=_original_of_sessions(run.plan, whole)),
+        replace(run, original=original),
         (whole.feeds, *(() if checks.mode == "fast" else whole.more_feeds)),
         work,
         progress,
@@ -112,7 +117,10 @@ def verify_sessions(
     planned = timed_runs(program, feeds[0], FIRST_RUNS, {})
     originals = run.original.outputs[: len(feeds)] if run.original else _plain_outputs(run, folder, feeds, timed_runs)
     others = [planned, *(timed_runs(program, fed, 0, {}) for fed in feeds[1:])]
-    alike = [_compared(wanted, other.arrays) for wanted, other in zip(originals, others, strict=True)]
+    alike = [
+        None if have_same_bits(wanted, other.arrays) else likeness(wanted, other.arrays)
+        for wanted, other in zip(originals, others, strict=True)
+    ]
     progress.advance(1, 3)
     seen = see_memory(program, feeds[0], seconds)
     progress.advance(2, 3)
@@ -170,17 +178,8 @@ def _verification(
         misplaced_op=seen.misplaced_op,
         inferences=taken,
         runtime_version=runtime_version(),
-        notes=_notes(hidden),
+        notes=tuple(f"what providers hold inside their sessions in memory '{name}' does not show" for name in hidden),
     )
-
-
-def _notes(hidden: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"what providers hold inside their sessions in memory '{name}' does not show" for name in hidden)
-
-
-def _compared(original: Mapping[str, Any], other: Mapping[str, Any]) -> Likeness | None:
-    """How alike the outputs are; None: the same bits."""
-    return None if have_same_bits(original, other) else likeness(original, other)
 
 
 def _plain_outputs(
@@ -192,14 +191,6 @@ def _plain_outputs(
     """What the optimised model gives in one session on the reference device."""
     plain = placed_program(_plain(run.plan), run.model, _new(folder / "plain"))
     return [timed_runs(plain, fed, 0, {}).arrays for fed in feeds]
-
-
-def _original_of_sessions(plan: PlanFile, whole: Prepared) -> Original | None:
-    """The user's file, where the plan's sessions are to give its bits: on the CPU alone, with the threads of a run."""
-    devices = plan.placed().devices
-    threads = {whole.conditions.threads_of(spec) for spec in devices}
-    is_cpu = {spec.provider for spec in devices} == {CPU}
-    return whole.original if is_cpu and threads == {whole.conditions.intra_op_threads} else None
 
 
 def _in_turns(
@@ -237,17 +228,13 @@ def _plain(plan: PlanFile) -> PlanFile:
     profile = msgspec.structs.replace(
         place.profiles[0], device=spec.name, memory="cpu", unsupported=(), is_opaque=False
     )
-    profile = msgspec.structs.replace(profile, ops=_any_costs(plan, place.profiles))
+    # A cost for every op, whichever device it is from: a plain run is not planned, so none of them matters.
+    costs = {cost.name: cost for each in place.profiles for cost in each.ops}
+    profile = msgspec.structs.replace(profile, ops=tuple(costs[op.name] for op in plan.graph.ops))
     one = {"devices": (spec,), "profiles": (profile,), "links": (), "budgets": {"cpu": 2**62}, "way": "sessions"}
     alone = msgspec.structs.replace(place, **one)
     schedule = Schedule(tuple(Compute(op) for op in range(len(plan.graph.ops))))
     return _rescheduled(msgspec.structs.replace(plan, placement=alone), schedule)
-
-
-def _any_costs(plan: PlanFile, profiles: Sequence[Profile]) -> tuple[Any, ...]:
-    """A cost for every op, whichever device it is from: a plain run is not planned, so none of them matters."""
-    costs = {cost.name: cost for profile in profiles for cost in profile.ops}
-    return tuple(costs[op.name] for op in plan.graph.ops)
 
 
 def _rescheduled(plan: PlanFile, schedule: Schedule) -> PlanFile:

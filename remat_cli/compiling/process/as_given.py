@@ -6,10 +6,8 @@ much. So the user's own file is optimised and measured, beside the bound one tha
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
@@ -76,18 +74,15 @@ def _as_given(prepared: Prepared, work: Path) -> Prepared:
     facts = facts_of(first_look(path, prepared.feeds, conditions), reference, types_of(inputs_of(prepared.source.ir)))
     known = known_dims(reference, to_graph(reference, facts.types), conditions)
     graph = to_graph(reference, facts.types, known)
+    # The hash of the file at these sizes: what is measured of it holds for no others.
+    sizes = sorted((name, array.shape) for name, array in prepared.feeds.items())
+    digest = hashlib.sha256(f"{sha256(path)} {sizes}".encode()).hexdigest()
     return replace(
         prepared,
         reference=reference,
         reference_path=path,
-        reference_sha256=_digest(path, prepared.feeds),
+        reference_sha256=digest,
         graph=graph,
         signatures=op_signatures(reference, graph),
         facts=facts,
     )
-
-
-def _digest(path: Path, feeds: Mapping[str, Any]) -> str:
-    """The hash of the file at these sizes: what is measured of it holds for no others."""
-    sizes = sorted((name, array.shape) for name, array in feeds.items())
-    return hashlib.sha256(f"{sha256(path)} {sizes}".encode()).hexdigest()

@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel, WrittenModel
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.steady import kinds_of, known_dims, no_kinds
+from remat_cli.compiling.process.steady import kinds_of, known_dims, no_kinds, waiting_rank
 from remat_cli.core.schedule.graph import Graph, Op, without_buffers
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
@@ -18,7 +18,7 @@ from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.primers import can_be_primed
 from remat_cli.onnx_io.write.save import SMALL_BYTES, has_data_file
-from remat_cli.onnx_io.write.steady import INLINE_BYTES, waiting_input
+from remat_cli.onnx_io.write.steady import INLINE_BYTES
 from remat_cli.ort_rules.arena_copies import ArenaCopy
 from remat_cli.ort_rules.forecast import FileFacts, Forecast, Judged, Steady, predict
 from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
@@ -92,10 +92,9 @@ def _as_it_is(prepared: Prepared, profile: Profile, copies: Sequence[ArenaCopy])
         plan = baseline(make_problem(graph, profile))
         kinds = kinds_of(graph, known_dims(prepared.reference, graph, prepared.conditions))
         return Judged(graph, plan, profile.fixed_bytes, kinds, sizes)
-    waiting = waiting_input(prepared.reference)
     all_bytes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
     early = {name: all_bytes[name] for name in form.early if name in all_bytes}
-    branch = SteadyBranch(0 if waiting is None else len(waiting.shape or ()), tuple(early.values()))
+    branch = SteadyBranch(waiting_rank(prepared.reference), tuple(early.values()))
     graph = without_buffers(graph, early)
     plan = baseline(make_problem(graph, profile))
     return Judged(graph, plan, profile.fixed_bytes, no_kinds(graph), sizes, Steady(form, branch))

@@ -1,7 +1,6 @@
 """A budget on the process: the live budget under which a plan's process stays within what the user wrote."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,6 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import needed_bytes, uncounted_bytes
 from remat_cli.compiling.process.within_process import fastest_within
-from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
@@ -94,7 +92,11 @@ class ProcessPlanning:
             needed(widest)
         elif widest.answer.run.status is Status.INFEASIBLE:
             return widest
-        return widest.refused(_refused(widest.answer, needs_bytes))
+        answer = widest.answer.without_plan()
+        if needs_bytes:  # the least that a process of those tried needs
+            facts = {**answer.run.facts, NEAREST_PROCESS: min(needs_bytes)}
+            answer = replace(answer, run=replace(answer.run, facts=facts))
+        return widest.refused(answer)
 
     def _within(self, live_bytes: int) -> OneModel | Refused:
         """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
@@ -105,12 +107,3 @@ class ProcessPlanning:
         if isinstance(found, Refused) or found.written.promised_bytes <= live_bytes:
             return found
         return with_budget(found, found.written.promised_bytes)
-
-
-def _refused(answer: BudgetAnswer, needs_bytes: Sequence[int]) -> BudgetAnswer:
-    """The answer without its plan; among the run's facts the least that a process of those tried needs."""
-    found = answer.without_plan()
-    if not needs_bytes:
-        return found
-    facts = {**found.run.facts, NEAREST_PROCESS: min(needs_bytes)}
-    return replace(found, run=replace(found.run, facts=facts))

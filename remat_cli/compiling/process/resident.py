@@ -106,7 +106,9 @@ def limited_pair(
         return None
     original, rewritten = found
     if kind == "RLIMIT_DATA":  # where no block can be had, later runs do without: the first one decides
-        mapped = _mapped_while_loading(paths[1])
+        # The runtime maps the data file private and writable while it loads, some of it for a moment only.
+        data = data_path(paths[1])
+        mapped = data.stat().st_size if data.exists() else 0
         theirs, ours = (
             max(each.data_bytes[1] for each in original),
             max(_reserved_bytes(each, mapped) for each in rewritten),
@@ -125,12 +127,6 @@ def limited_pair(
             break
     second = runs_under_limit(msgspec.structs.replace(reference, limit_bytes=limit_bytes))
     return LimitedRuns(kind, limit_bytes, job.runs, first.survived, second.survived, second.ended)
-
-
-def _mapped_while_loading(model: Path) -> int:
-    """The bytes of a model's data file, which the runtime maps private and writable, some of it for a moment only."""
-    data = data_path(model)
-    return data.stat().st_size if data.exists() else 0
 
 
 def _reserved_bytes(figures: ResidentFigures, file_bytes: int) -> int:

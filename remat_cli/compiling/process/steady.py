@@ -73,7 +73,11 @@ def with_early_outputs(found: Inside, graph: Graph, conditions: Conditions, most
     """
     sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
     late = [
-        value.name or "" for value in found.model.graph.outputs if value.name not in found.early and _has_size(value)
+        value.name or ""
+        for value in found.model.graph.outputs
+        if value.name not in found.early
+        and value.shape is not None
+        and all(isinstance(dim, int) for dim in value.shape)
     ]
     smallest_first = sorted(late, key=lambda name: sizes[name])
     fit = sum(total <= most_bytes for total in itertools.accumulate(sizes[name] for name in smallest_first))
@@ -83,10 +87,6 @@ def with_early_outputs(found: Inside, graph: Graph, conditions: Conditions, most
     return _inside(found.model, graph, conditions, SteadyForm(early=tuple(name for name in late if name in chosen)))
 
 
-def _has_size(value: Any) -> bool:
-    return value.shape is not None and all(isinstance(dim, int) for dim in value.shape)
-
-
 def _inside(model: Any, graph: Graph, conditions: Conditions, form: SteadyForm) -> Inside:
     known = known_dims(as_in_branch(model, form.early), graph, conditions)
     sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
@@ -94,7 +94,10 @@ def _inside(model: Any, graph: Graph, conditions: Conditions, form: SteadyForm) 
     early = {
         name: sizes[name] for name in outputs if name in known and all(isinstance(dim, int) for dim in known[name])
     }
+    return Inside(model, known, early, waiting_rank(model), form)
+
+
+def waiting_rank(model: Any) -> int:
+    """How many dimensions the input has whose readers wait for the sequence of the form; 0 where there is none."""
     waiting = waiting_input(model)
-    assert waiting is not None
-    assert waiting.shape is not None
-    return Inside(model, known, early, len(waiting.shape), form)
+    return 0 if waiting is None else len(waiting.shape or ())

@@ -56,7 +56,10 @@ def compare(request: CompareRequest, settings: Settings, progress: Progress) -> 
     """
     started = time.monotonic()
     subject = _subject(request, settings, progress)
-    refused = _refused(request, subject)
+    # The solvers that do not take the problem, and why.
+    chosen = {name: made(name, options, may_page=subject.may_page) for name, options in request.solvers.items()}
+    reasons = {name: refusal(subject.problem, solver, subject.names) for name, solver in chosen.items()}
+    refused = {name: NotApplicable(name, reason) for name, reason in reasons.items() if reason is not None}
     solvers = {name: options for name, options in request.solvers.items() if name not in refused}
     if not solvers:
         raise ConfigError(f"no solver applies: {'; '.join(f'{one.solver}: {one.reason}' for one in refused.values())}")
@@ -86,13 +89,6 @@ def _subject(request: CompareRequest, settings: Settings, progress: Progress) ->
         platform = profile_model(prepared, settings.conditions, progress)
     problem = platform.problem()
     return Subject(problem, tuple(op.name for op in prepared.graph.ops), terms_of(platform, problem))
-
-
-def _refused(request: CompareRequest, subject: Subject) -> dict[str, NotApplicable]:
-    """The solvers that do not take the problem, and why."""
-    chosen = {name: made(name, options, may_page=subject.may_page) for name, options in request.solvers.items()}
-    reasons = {name: refusal(subject.problem, solver, subject.names) for name, solver in chosen.items()}
-    return {name: NotApplicable(name, reason) for name, reason in reasons.items() if reason is not None}
 
 
 def check_agreement(report: CompareReport) -> None:

@@ -31,11 +31,8 @@ def bench_pictures(runs: Sequence[BenchRun]) -> Iterator[tuple[str, bytes]]:
         for row in dict.fromkeys(group.row for group in groups):
             mine = [group for group in groups if group.row == row]
             if any(run.has_plan for group in mine for run in group.runs):
-                yield f"{_slug(' '.join((suite, *row)))}.svg", row_svg(mine, labels)
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-")
+                name = re.sub(r"[^A-Za-z0-9._]+", "-", " ".join((suite, *row))).strip("-")
+                yield f"{name}.svg", row_svg(mine, labels)
 
 
 def row_svg(groups: Sequence[Group], labels: Sequence[str]) -> bytes:
@@ -79,7 +76,7 @@ def _value(run: BenchRun, place: int, time: float, missing: float) -> float:
 
 
 def _dress(axes: Any, group: Group) -> None:
-    """Axes, legend and title."""
+    """Draw axes, legend and title."""
     instance, budget, order = group.row
     axes.set_xscale("log")
     axes.set_xlabel("seconds")

@@ -131,14 +131,14 @@ def read_runs(path: Path) -> tuple[BenchRun, ...]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise ModelError(f"results {path} cannot be read: {error.strerror}") from None
-    return tuple(_read_line(path, number, line) for number, line in enumerate(lines[:-1], 1) if line.strip())
-
-
-def _read_line(path: Path, number: int, line: bytes) -> BenchRun:
-    try:
-        return msgspec.json.decode(line, type=BenchRun)
-    except msgspec.MsgspecError as error:
-        raise ModelError(f"results {path} line {number}: {error}; {LIST_FORMS}") from None
+    runs = []
+    for number, line in enumerate(lines[:-1], 1):
+        if line.strip():
+            try:
+                runs.append(msgspec.json.decode(line, type=BenchRun))
+            except msgspec.MsgspecError as error:
+                raise ModelError(f"results {path} line {number}: {error}; {LIST_FORMS}") from None
+    return tuple(runs)
 
 
 def encode_run(run: BenchRun) -> bytes:

@@ -13,6 +13,7 @@ from remat_cli.report.style import Style, columns, plural
 
 SAME_PERCENT = 0.005  # overheads nearer than this are equal
 LEAST_SECONDS = 1e-4  # times are recorded to this
+MOST_WRITTEN = 4  # files whose names are told
 
 Row: TypeAlias = tuple[str, str, str]
 """Instance, budget, order."""
@@ -206,16 +207,16 @@ def bench_lines(report: BenchReport, style: Style) -> list[str]:
     lines += [f"{plural(len(report.runs), 'run')} in {report.results}, {report.new_runs} of them new"]
     failed = [run for run in report.runs if run.message]
     lines += [style.paint(f"{run.instance} {run.budget} {run.label}: {run.message}", "bad") for run in failed]
-    return lines + [f"wrote {path}" for path in _shortened(report.written)]
-
-
-def _shortened(paths: Sequence[str], most: int = 4) -> list[str]:
-    return [*paths[:most], f"... and {len(paths) - most} more"] if len(paths) > most else list(paths)
+    lines += [f"wrote {path}" for path in report.written[:MOST_WRITTEN]]
+    more = len(report.written) - MOST_WRITTEN
+    return [*lines, f"wrote ... and {more} more"] if more > 0 else lines
 
 
 def bench_markdown(report: BenchReport) -> str:
     """The tables as a Markdown page."""
-    lines = ["# Solvers, measured", "", *_conditions(report.runs), ""]
+    kinds = Counter(", ".join(f"{key} {value}" for key, value in sorted(run.versions.items())) for run in report.runs)
+    made = "; ".join(f"{plural(count, 'run')} with {kind}" for kind, count in kinds.most_common())
+    lines = ["# Solvers, measured", "", f"Made by `remat bench` from its results file; nothing is typed. {made}.", ""]
     for table in bench_tables(report.runs):
         lines += [f"## {table.title}", "", *table.notes, "", _markdown_row(table.head)]
         lines += ["|" + "".join(" ---: |" if side == ">" else " --- |" for side in table.align)]
@@ -227,13 +228,6 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _conditions(runs: Sequence[BenchRun]) -> list[str]:
-    """What the figures were made with, once for all runs."""
-    kinds = Counter(", ".join(f"{key} {value}" for key, value in sorted(run.versions.items())) for run in runs)
-    made = "; ".join(f"{plural(count, 'run')} with {kind}" for kind, count in kinds.most_common())
-    return [f"Made by `remat bench` from its results file; nothing is typed. {made}."]
-
-
 def bench_tables(runs: Sequence[BenchRun]) -> list[BenchTable]:
     """Per suite: all rows, and solver against solver; for tight suites the smallest budgets."""
     tables = []
@@ -241,11 +235,18 @@ def bench_tables(runs: Sequence[BenchRun]) -> list[BenchTable]:
         mine = [run for run in runs if run.suite == suite]
         probes = [run for run in mine if run.probe]
         groups = group_runs(run for run in mine if not run.probe)
+        title = _title(suite, mine)
         if groups:
-            tables.append(_suite_table(_title(suite, mine), groups))
+            by_row = {(group.row, group.label): group for group in groups}
+            rows = tuple(_row(group, by_row.get((group.row, group.runs[0].reference or ""))) for group in groups)
+            tables.append(_without_empty(BenchTable(title, NOTES, HEAD, "<>><<<>>>>>>>>>>>>", rows)))
             tables += _duel_table(suite, groups)
         if probes:
-            tables.append(_tight_table(_title(suite, mine), probes))
+            found: dict[tuple[str, str, str], list[BenchRun]] = {}
+            for run in probes:
+                found.setdefault((run.instance, run.order, run.label), []).append(run)
+            rows = tuple(_tight_row(key, seeds) for key, seeds in sorted(found.items()))
+            tables.append(BenchTable(title, TIGHT_NOTES, TIGHT_HEAD, "<><<>>>", rows))
     return tables
 
 
@@ -259,22 +260,19 @@ def _title(suite: str, runs: Sequence[BenchRun]) -> str:
     )
 
 
-def _suite_table(title: str, groups: Sequence[Group]) -> BenchTable:
-    by_row = {(group.row, group.label): group for group in groups}
-    rows = [_row(group, by_row.get((group.row, group.runs[0].reference or ""))) for group in groups]
-    return _without_empty(BenchTable(title, NOTES, HEAD, "<>><<<>>>>>>>>>>>>", tuple(rows)))
-
-
 def _row(group: Group, reference: Group | None) -> tuple[str, ...]:
     instance, budget, order = group.row
     target = group.target_percent
+    # `optimal`, or `3 optimal, 2 feasible` where the seeds differ.
+    counts = Counter(run.status.replace("_", " ") for run in group.runs)
+    parts = list(counts) if len(counts) == 1 else [f"{count} {status}" for status, count in counts.most_common()]
     return (
         instance,
         _count(next((run.ops for run in group.runs if run.ops is not None), None)),
         budget,
         order,
         group.label,
-        _result(group.runs),
+        ", ".join(parts),
         _percent(group.overhead_percent),
         _percent(group.bound_percent),
         _percent(group.median(lambda run: run.gap_percent)),
@@ -302,14 +300,6 @@ def _without_empty(table: BenchTable) -> BenchTable:
     )
 
 
-def _result(runs: Sequence[BenchRun]) -> str:
-    """`optimal`, or `3 optimal, 2 feasible` where the seeds differ."""
-    counts = Counter(run.status.replace("_", " ") for run in runs)
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{count} {status}" for status, count in counts.most_common())
-
-
 def _ratio(group: Group, reference: Group | None) -> str:
     if reference is None:
         return ""
@@ -327,25 +317,16 @@ def _factor(ratio: float) -> str:
 
 def _duel_table(suite: str, groups: Sequence[Group]) -> list[BenchTable]:
     labels = list(dict.fromkeys(group.label for group in groups))
-    duels = [found for one, other in permutations(labels, 2) if (found := duel(groups, one, other)).rows]
-    if not duels:
-        return []
-    return [
-        BenchTable(f"{suite}: solver against solver", DUEL_NOTES, DUEL_HEAD, "<<>>>>>>>>", tuple(map(_duel_row, duels)))
-    ]
-
-
-def _duel_row(found: Duel) -> tuple[str, ...]:
-    counts = (found.rows, found.better, found.equal, found.worse, found.only_first, found.only_second, found.reached)
-    return (found.first, found.second, *map(str, counts), "-" if found.speed_up is None else _factor(found.speed_up))
-
-
-def _tight_table(title: str, probes: Sequence[BenchRun]) -> BenchTable:
-    found: dict[tuple[str, str, str], list[BenchRun]] = {}
-    for run in probes:
-        found.setdefault((run.instance, run.order, run.label), []).append(run)
-    rows = tuple(_tight_row(key, runs) for key, runs in sorted(found.items()))
-    return BenchTable(title, TIGHT_NOTES, TIGHT_HEAD, "<><<>>>", rows)
+    rows = []
+    for one, other in permutations(labels, 2):
+        found = duel(groups, one, other)
+        compared = (found.rows, found.better, found.equal, found.worse)
+        counts = (*compared, found.only_first, found.only_second, found.reached)
+        sooner = "-" if found.speed_up is None else _factor(found.speed_up)
+        if found.rows:
+            rows.append((one, other, *map(str, counts), sooner))
+    title = f"{suite}: solver against solver"
+    return [BenchTable(title, DUEL_NOTES, DUEL_HEAD, "<<>>>>>>>>", tuple(rows))] if rows else []
 
 
 def _tight_row(key: tuple[str, str, str], runs: Sequence[BenchRun]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from remat_cli.base.units import format_bytes
-from remat_cli.contest.report.compare_report import BEST, ComparedBudget, CompareReport
+from remat_cli.contest.report.compare_report import BEST, CompareReport
 from remat_cli.report.pictures.svg_chart import INK, draw_svg, undress
 from remat_cli.report.style import percent
 
@@ -37,7 +37,7 @@ def compare_svg(report: CompareReport) -> bytes:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    return draw_svg((9.2, 4.8), lambda axes: _draw(axes, report))
+    return draw_svg((9.2, 4.8), lambda axes: draw_overheads(axes, report))
 
 
 def lines_of(report: CompareReport) -> list[PlotLine]:
@@ -75,7 +75,8 @@ def spread(heights: Sequence[float], step: float) -> list[float]:
     return moved
 
 
-def _draw(axes: Any, report: CompareReport) -> None:
+def draw_overheads(axes: Any, report: CompareReport) -> None:
+    """Draw the lines of all solvers, the proved bound, and what stands at the axes."""
     lines = lines_of(report)
     for line in reversed(lines):
         look = {"linewidth": 2.4, "zorder": 4} if line.solver == BEST else {"linewidth": 1.4, "alpha": 0.9}
@@ -98,7 +99,10 @@ def _draw(axes: Any, report: CompareReport) -> None:
         axes.set_ylim(top=top * 1.15)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("budget (less memory to the right)")
-    axes.set_xticks([budget.bytes / MIB for budget in report.budgets], [_tick(budget) for budget in report.budgets])
+    axes.set_xticks(
+        [budget.bytes / MIB for budget in report.budgets],
+        [f"{budget.text}\n{format_bytes(budget.bytes)}" for budget in report.budgets],
+    )
     axes.margins(x=0.04)
     axes.invert_xaxis()
     name = (report.model or report.instance or "").replace("\\", "/").rpartition("/")[2]
@@ -131,7 +135,3 @@ def _label(axes: Any, lines: Sequence[PlotLine]) -> None:
                 "relpos": (0, 0.5),  # from the left end of the name: from its middle it would cross other names
             },
         )
-
-
-def _tick(budget: ComparedBudget) -> str:
-    return f"{budget.text}\n{format_bytes(budget.bytes)}"

@@ -87,8 +87,9 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
         return compare_lines(self, style)
 
     def runs_at(self, budget: str) -> list[CompareRun]:
-        """The runs at one budget, best first."""
-        return sorted((run for run in self.runs if run.budget == budget), key=_rank)
+        """The runs at one budget: least time first (`auto` among equals), then those without a plan."""
+        runs = [run for run in self.runs if run.budget == budget]
+        return sorted(runs, key=lambda run: (not run.has_plan, run.time or 0, run.solver != BEST))
 
     def bound_percent(self, budget: str) -> float | None:
         """The highest overhead that every plan compared here needs, proved by any of the solvers.
@@ -106,11 +107,6 @@ class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
         """The runs at one budget whose proofs hold for the plans of all: where values may page, those that know it."""
         runs = [run for run in self.runs if run.budget == budget and run.space in VALID_SPACES[self.order]]
         return [run for run in runs if run.may_page] if self.spill is not None else runs
-
-
-def _rank(run: CompareRun) -> tuple[bool, int, bool]:
-    """Least time first, without a plan last; `auto` first among equals, then the order of the registry."""
-    return (not run.has_plan, run.time or 0, run.solver != BEST)
 
 
 HEAD = ["", "solver", "status", "peak", "overhead", "bound", "space", "seconds"]
@@ -131,7 +127,12 @@ def compare_lines(report: CompareReport, style: Style) -> list[str]:
     if report.not_applicable:
         entries = [(entry.solver, entry.reason) for entry in report.not_applicable]
         lines += ["", "does not apply:", *_grouped(entries, style)]
-    return [*lines, *_legend(report, style), *_end(report, style)]
+    spaces = dict.fromkeys(_space(run) for run in report.runs if run.budget_bytes >= report.floor_bytes)
+    if spaces:  # else there is no table whose columns mean something
+        meaning = "overhead: extra time over every op once; bound: no schedule of that space has less"
+        words = [f"space {space}: {_describe_space(space)}" for space in spaces if space != NONE]
+        lines += ["", *_wrapped([f"{BEST_MARK} least time; {meaning}", *words], style, "")]
+    return [*lines, *_end(report, style)]
 
 
 def _end(report: CompareReport, style: Style) -> list[str]:
@@ -152,27 +153,16 @@ def _heading(report: CompareReport, style: Style) -> list[str]:
     ops = f"({plural(report.ops, 'op')} on {report.device}, order {report.order})"
     each = f"{report.time_limit_seconds:g} s and {plural(report.run_threads, 'thread')} for each run"
     fixed = f", of which {format_bytes(report.fixed_bytes)} fixed" if report.fixed_bytes else ""
+    spilling = []
+    if (spill := report.spill) is not None:
+        there, back = (f"{rate / 1e9:.2f} GB/s" for rate in (spill.write_bytes_per_second, spill.read_bytes_per_second))
+        spilling = [f"values may wait in {spill.name}, {there} out, {back} back"]
     return [
         f"{style.paint(name, 'strong')}  {ops}",
         f"baseline peak {describe_bytes(report.baseline_peak_bytes)}{fixed}",
-        *([] if report.spill is None else [_spill_line(report.spill)]),
+        *spilling,
         f"{plural(len(report.runs), 'run')} in {report.seconds:.1f} s: at most {each}, seed {report.seed}",
     ]
-
-
-def _spill_line(spill: SpillMemory) -> str:
-    rates = (f"{rate / 1e9:.2f} GB/s" for rate in (spill.write_bytes_per_second, spill.read_bytes_per_second))
-    return f"values may wait in {spill.name}, {' out, '.join(rates)} back"
-
-
-def _legend(report: CompareReport, style: Style) -> list[str]:
-    """What the columns mean, as far as there are any."""
-    spaces = dict.fromkeys(_space(run) for run in report.runs if run.budget_bytes >= report.floor_bytes)
-    if not spaces:
-        return []
-    meaning = "overhead: extra time over every op once; bound: no schedule of that space has less"
-    words = [f"space {space}: {_describe_space(space)}" for space in spaces if space != NONE]
-    return ["", *_wrapped([f"{BEST_MARK} least time; {meaning}", *words], style, "")]
 
 
 def _describe_space(space: str) -> str:

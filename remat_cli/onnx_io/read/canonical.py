@@ -1,4 +1,4 @@
-"""One form for all files that ONNX Runtime's optimiser writes for the same model.
+"""Orders and names the ops of an optimised model by what does not change from one run of the optimiser to the next.
 
 The optimiser walks hash tables, so the order of nodes and the names of the nodes it adds differ between runs. Plans
 index the optimised model by position and name, so both are set anew from what does not change: the model's outputs, the
@@ -48,18 +48,10 @@ def _reorder(graph: ir.Graph, ends: Sequence[str]) -> None:
     makers = {value.name: value.producer() for value in graph.outputs}
     roots = [node for name in reversed(ends) if (node := makers[name]) is not None]
     unread = [node for node in graph if not any(value.uses() for value in node.outputs)]
+    roots += sorted(unread, key=lambda node: node.name or "", reverse=True)
+    # First what a node needs, in the order of inputs, then the node itself; without recursion.
     order: dict[ir.Node, None] = {}
-    for root in (*roots, *sorted(unread, key=lambda node: node.name or "", reverse=True)):
-        _visit(root, graph, order)
-    idle = set(unread)
-    nodes = [*(node for node in order if node not in idle), *(node for node in reversed(order) if node in idle)]
-    graph.remove(nodes)
-    graph.extend(nodes)
-
-
-def _visit(root: ir.Node, graph: ir.Graph, order: dict[ir.Node, None]) -> None:
-    """Append what `root` needs, in the order of inputs, then `root` itself; without recursion."""
-    stack = [(root, False)]
+    stack = [(root, False) for root in reversed(roots)]
     while stack:
         node, leaving = stack.pop()
         if leaving:
@@ -69,3 +61,7 @@ def _visit(root: ir.Node, graph: ir.Graph, order: dict[ir.Node, None]) -> None:
             sources = [value.producer() for value in (*node.inputs, *captured_values(node)) if value is not None]
             wanted = [source for source in sources if source is not None and source.graph is graph]
             stack += [(source, False) for source in reversed(wanted) if source not in order]
+    idle = set(unread)
+    nodes = [*(node for node in order if node not in idle), *(node for node in reversed(order) if node in idle)]
+    graph.remove(nodes)
+    graph.extend(nodes)

@@ -1,16 +1,26 @@
-"""What a file that remat compiled says of itself: its promises, its interface, and the order of its ops."""
+"""Reads what a compiled file says of itself: its promises, its interface, the order of its ops, and where it runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
+import onnx
+import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.process_promise import ProcessPromise
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RunsOn
 from remat_cli.core.values.sizes import SizeLimit, family_told
 from remat_cli.onnx_io.read.default_order import captured_values
+from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, read_proto
-from remat_cli.onnx_io.read.untrusted import external_files
+from remat_cli.onnx_io.read.untrusted import all_tensors, external_files
+from remat_cli.onnx_io.write.op_versions import loads_from
+from remat_cli.onnx_io.write.packed import forget_packed
+from remat_cli.onnx_io.write.processor_guard import guard_in
+from remat_cli.ort_rules.versions import SAME_BITS_FROM, TRIED_UP_TO, newest
 
 VERSION_KEY, PEAK_KEY, BUDGET_KEY = "remat.version", "remat.predicted_peak_bytes", "remat.budget_bytes"
 SOURCE_KEY, DEVICES_KEY, CLONE_KEY = "remat.source_sha256", "remat.devices", "remat.clone_of"
@@ -18,6 +28,8 @@ DIMS_KEY = "remat.dims"
 """There where it was made for many sizes: those, as a user writes them."""
 PORTABLE_KEY = "remat.portable"
 """There where sessions optimise the file again, so that it promises something under the exact options only."""
+UNKNOWN_PROCESSOR = "the kind of processor that it was compiled on"
+UNKNOWN_BLOCK = 0
 
 
 @dataclass(frozen=True)
@@ -124,13 +136,45 @@ def check_same_interface(compiled: Path, ours: tuple[InputSpec, ...], original: 
         raise ModelError(f"{compiled} was not made from {original}: only {who} has an input '{odd[0]}'")
     for name, dims in theirs.items():
         declared = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None for dim in dims]
-        if declared and not _may_be(declared, shapes[name]):
-            there, here = [dim or "?" for dim in declared], list(shapes[name])
+        here = list(shapes[name])
+        may_be = len(declared) == len(here) and all(a in (None, b) for a, b in zip(declared, here, strict=True))
+        if declared and not may_be:
+            there = [dim or "?" for dim in declared]
             raise ModelError(f"{compiled} was not made from {original}: '{name}' is {there} there and {here} here")
 
 
-def _may_be(declared: Sequence[int | None], shape: Sequence[int]) -> bool:
-    return len(declared) == len(shape) and all(a in (None, b) for a, b in zip(declared, shape, strict=True))
+def runs_on_at(path: Path) -> RunsOn | None:
+    """Where the compiled file at a path runs; None for a file that remat did not write."""
+    proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    packed = [forget_packed(tensor) for tensor in all_tensors(proto.graph)]
+    return compiled_runs_on(ir.from_proto(proto), is_packed=any(packed))
+
+
+def compiled_runs_on(model: ir.Model, *, is_packed: bool = False) -> RunsOn | None:
+    """Where a compiled model runs, whose file holds packed copies or not; None for one that remat did not write.
+
+    Blocks and the guard are looked for in the model itself: what other tools do to a file does not change what it says.
+    """
+    if VERSION_KEY not in model.metadata_props:
+        return None
+    said = RunsOn.from_metadata(model.metadata_props)
+    if said is None:  # the file was made before files said it: what can be told of it
+        loads = loads_from(model, TRIED_UP_TO, is_packed=is_packed)
+        said = RunsOn(
+            processor=UNKNOWN_PROCESSOR,
+            layout_block=None,
+            least_runtime=newest((loads, SAME_BITS_FROM)),
+            loads_from=loads,
+            tried_up_to=TRIED_UP_TO,
+            options=DEFAULT_OPTIONS,
+        )
+    guard = guard_in(model)
+    block = said.layout_block if guard is None or not guard.block else guard.block
+    return msgspec.structs.replace(
+        said,
+        layout_block=(block or UNKNOWN_BLOCK) if uses_blocks(model) else None,
+        is_guarded=guard is not None,
+    )
 
 
 def _number(told: Mapping[str, str], key: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Shapes for runs of any size: what to declare of each value so that the runtime knows as little as possible.
+"""Chooses the shapes to declare for runs of any size, such that the runtime knows as little as possible of them.
 
 ONNX Runtime keeps a dead buffer for a later tensor of the same declared shape, which raises the peak. Two shapes with
 differently named dimensions are never the same, so every buffer gets names of its own. Tensors that share a buffer by
@@ -44,7 +44,10 @@ def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str
     proved: dict[int, frozenset[int]] = {}
     bare = _exposed(canvas)
     while True:
-        shapes = _declare(canvas, proved)
+        shapes: dict[str, Dims] = {}
+        for name, group in canvas.groups.items():
+            dims, axes = canvas.types[name].shape, proved.get(group, frozenset())
+            shapes[name] = tuple(dim if axis in axes else f"r{group}d{axis}" for axis, dim in enumerate(dims))
         known = _of_known_rank(canvas, infer(_declaring(bare, canvas, shapes).SerializeToString()))
         # Axes of each group that the runtime knows of one of its members.
         found: dict[int, frozenset[int]] = {}
@@ -63,15 +66,15 @@ def dims_at_load(model: ir.Model, types: Mapping[str, TensorType], infer: Infer)
     `types` are those of all values by name.
     """
     canvas = Canvas(model, types, {})
-    declared = {value.name or "": _declared(value) for node in model.graph for value in node.outputs}
-    shapes = {name: dims for name, dims in declared.items() if dims is not None}
+    shapes: dict[str, Dims] = {}
+    for value in (value for node in model.graph for value in node.outputs):
+        if value.shape is not None:
+            shapes[value.name or ""] = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
     return _of_known_rank(canvas, infer(_declaring(_exposed(canvas), canvas, shapes).SerializeToString()))
 
 
-def _declared(value: ir.Value) -> Dims | None:
-    if value.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+SHAPE_INPUTS: Mapping[str, int] = {"Expand": 1, "Reshape": 1, "Resize": 3, "ConstantOfShape": 0}
+"""Which input of an op says the shape of its result, or a part of it, whatever else it reads."""
 
 
 def known_shapes(
@@ -88,30 +91,12 @@ def known_shapes(
     for draft in drafts:
         makes = [name for name in draft.makes if name in known]
         if any(sizes.get(name, 0) >= least_bytes for name in makes):
-            sources = [name for name in draft.all_reads if name in known or name in _said_by(draft)]
+            position = SHAPE_INPUTS.get(draft.op_type) if draft.domain in ("", "ai.onnx") else None
+            said_by = () if position is None else draft.reads[position : position + 1]
+            sources = [name for name in draft.all_reads if name in known or name in said_by]
             sources = sources or [name for name in draft.all_reads if name in partly]
             targets.update(dict.fromkeys(sources or makes))
     return list(targets)
-
-
-SHAPE_INPUTS: Mapping[str, int] = {"Expand": 1, "Reshape": 1, "Resize": 3, "ConstantOfShape": 0}
-"""Which input of an op says the shape of its result, or a part of it, whatever else it reads."""
-
-
-def _said_by(draft: Draft) -> tuple[str, ...]:
-    """What says the shape of an op's result whatever else it reads."""
-    position = SHAPE_INPUTS.get(draft.op_type) if draft.domain in ("", "ai.onnx") else None
-    return () if position is None else tuple(name for name in draft.reads[position : position + 1] if name)
-
-
-def _declare(canvas: Canvas, proved: Mapping[int, frozenset[int]]) -> dict[str, Dims]:
-    return {
-        name: tuple(
-            dim if axis in proved.get(group, ()) else f"r{group}d{axis}"
-            for axis, dim in enumerate(canvas.types[name].shape)
-        )
-        for name, group in canvas.groups.items()
-    }
 
 
 def _of_known_rank(canvas: Canvas, told: Mapping[str, Dims]) -> dict[str, Dims]:
@@ -132,6 +117,7 @@ def _exposed(canvas: Canvas) -> onnx.ModelProto:
 
 
 def _declaring(bare: onnx.ModelProto, canvas: Canvas, shapes: Mapping[str, Dims]) -> onnx.ModelProto:
+    """A copy with every tensor that an op makes as an output of the declared shape, or of none."""
     proto = onnx.ModelProto()
     proto.CopyFrom(bare)
     told = {value.name for value in proto.graph.output}

@@ -1,4 +1,4 @@
-"""What a session takes and gives, with element types as ONNX Runtime has them, and which op reads which weight."""
+"""Describes what a session takes and gives, by the runtime's names of types, and which op reads which weight."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -149,32 +149,29 @@ def weight_uses(model: ir.Model, left_out: Collection[str] = ()) -> tuple[Weight
                 readers[value.name].append(Reader(node.domain, node.op_type, index))
         for value in captured_values(node):
             if value.name in readers:
-                # The ops of a node's subgraphs that read a value from outside, as `weight_uses` counts them.
-                inner_readers: list[Reader] = []
-                for body in subgraphs(node):
-                    for inner in body:
-                        inner_readers += [
-                            Reader(inner.domain, inner.op_type, at)
-                            for at, read in enumerate(inner.inputs)
-                            if read is value
-                        ]
-                        inner_readers += (
-                            [Reader(inner.domain, inner.op_type, CAPTURED)] if value in captured_values(inner) else []
-                        )
-                    inner_readers += [Reader(node.domain, node.op_type, CAPTURED)] if value in body.outputs else []
-                readers[value.name] += inner_readers
+                readers[value.name] += _inner_readers(node, value)
     for value in model.graph.outputs:
         if value.name in readers:
             readers[value.name].append(Reader("", "", CAPTURED))
-    return tuple(_use(value, tuple(readers[name])) for name, value in model.graph.initializers.items())
+    uses: list[WeightUse] = []
+    for name, value in model.graph.initializers.items():
+        tensor, read_by = value.const_value, tuple(readers[name])
+        if tensor is None:
+            uses.append(WeightUse("", (), 0, read_by))
+        else:
+            uses.append(WeightUse(runtime_name(tensor.dtype), dims_of(tensor), tensor.nbytes, read_by))
+    return tuple(uses)
 
 
-def _use(value: ir.Value, readers: tuple[Reader, ...]) -> WeightUse:
-    tensor = value.const_value
-    if tensor is None:
-        return WeightUse("", (), 0, readers)
-    shape = tuple(int(dim) for dim in tensor.shape.numpy())
-    return WeightUse(runtime_name(tensor.dtype), shape, tensor.nbytes, readers)
+def _inner_readers(node: ir.Node, value: ir.Value) -> list[Reader]:
+    """The ops of a node's subgraphs that read a value from outside, as `weight_uses` counts them."""
+    found: list[Reader] = []
+    for body in subgraphs(node):
+        for inner in body:
+            found += [Reader(inner.domain, inner.op_type, at) for at, read in enumerate(inner.inputs) if read is value]
+            found += [Reader(inner.domain, inner.op_type, CAPTURED)] if value in captured_values(inner) else []
+        found += [Reader(node.domain, node.op_type, CAPTURED)] if value in body.outputs else []
+    return found
 
 
 def has_op(model: ir.Model, node: ir.Node) -> bool:

@@ -1,8 +1,7 @@
-"""From a file to a checked model with bound dimensions; also the way back and the optimised file's way in."""
+"""Reads a model file, checks and repairs it, and binds its dimensions; also reads what the optimiser has saved."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.files import sha256
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
@@ -71,8 +71,12 @@ class SourceModel:
     def inputs_at(self, sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
         """What to feed at other sizes of named dimensions."""
         bound = (port_of(value) for value in fed_inputs(self.ir.graph))
-        pairs = zip(self.interface.inputs, bound, inputs_of(self.ir), strict=True)
-        return tuple(msgspec.structs.replace(spec, shape=_at(old, new, sizes)) for old, new, spec in pairs)
+        specs: list[InputSpec] = []
+        for old, new, spec in zip(self.interface.inputs, bound, inputs_of(self.ir), strict=True):
+            pairs = _dim_pairs(old, new) if old.shape is not None else ((dim, dim) for dim in new.shape or ())
+            named = (sizes.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
+            specs.append(msgspec.structs.replace(spec, shape=tuple(int(str(dim)) for dim in named)))
+        return tuple(specs)
 
     def interface_with(self, free: Collection[str]) -> Interface:
         """The interface with numbers for names but those that stay free.
@@ -80,32 +84,25 @@ class SourceModel:
         Outputs keep dimensions that no input names: they may depend on values.
         """
         bound = (port_of(value) for value in fed_inputs(self.ir.graph))
-        ports = tuple(_with_names(old, new, free) for old, new in zip(self.interface.inputs, bound, strict=True))
-        pairs = [pair for old, new in zip(self.interface.inputs, ports, strict=True) for pair in _dim_pairs(old, new)]
-        sizes = {old.value: new for old, new in pairs if isinstance(old, ir.SymbolicDim) and old.value is not None}
-        return Interface(ports, tuple(_with_sizes(port, sizes) for port in self.interface.outputs))
+        inputs: list[Port] = []
+        sizes: dict[str, int | ir.SymbolicDim] = {}
+        for old, new in zip(self.interface.inputs, bound, strict=True):
+            if old.shape is None or new.shape is None:
+                inputs.append(new)
+                continue
+            dims = [a if isinstance(a, ir.SymbolicDim) and a.value in free else b for a, b in _dim_pairs(old, new)]
+            inputs.append(replace(new, shape=ir.Shape(dims)))
+            named = zip(old.shape, dims, strict=False)
+            sizes |= {dim.value: b for dim, b in named if isinstance(dim, ir.SymbolicDim) and dim.value is not None}
+        outputs: list[Port] = []
+        for port in self.interface.outputs:
+            told = [dim if isinstance(dim, int) else sizes.get(dim.value or "", dim) for dim in port.shape or ()]
+            outputs.append(port if port.shape is None else replace(port, shape=ir.Shape(told)))
+        return Interface(tuple(inputs), tuple(outputs))
 
 
 def _dim_pairs(old: Port, new: Port) -> Iterable[tuple[int | ir.SymbolicDim, int | ir.SymbolicDim]]:
     return zip(old.shape or (), new.shape or (), strict=False)
-
-
-def _at(old: Port, new: Port, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    pairs = _dim_pairs(old, new) if old.shape is not None else ((dim, dim) for dim in new.shape or ())
-    named = (sizes.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
-    return tuple(int(str(dim)) for dim in named)
-
-
-def _with_names(old: Port, new: Port, free: Collection[str]) -> Port:
-    dims = [a if isinstance(a, ir.SymbolicDim) and a.value in free else b for a, b in _dim_pairs(old, new)]
-    return new if new.shape is None or old.shape is None else replace(new, shape=ir.Shape(dims))
-
-
-def _with_sizes(port: Port, sizes: Mapping[str, int | ir.SymbolicDim]) -> Port:
-    if port.shape is None:
-        return port
-    dims = [dim if isinstance(dim, int) else sizes.get(dim.value or "", dim) for dim in port.shape]
-    return replace(port, shape=ir.Shape(dims))
 
 
 def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> SourceModel:
@@ -144,7 +141,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
-    digest, data = _sha256([path, *data_files]), tuple(data_files)
+    digest, data = sha256(path, *data_files), tuple(data_files)
     return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted, is_primed)
 
 
@@ -233,15 +230,6 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _sha256(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while chunk := stream.read(2**20):
-                digest.update(chunk)
-    return digest.hexdigest()
-
-
 class DimBindings(msgspec.Struct, frozen=True):
     """What the user says of dimensions: `names` from --dim, `shapes` (per input) from --input-shape.
 
@@ -270,7 +258,10 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
     named = dict.fromkeys(dim for shape in shapes.values() for dim in shape or () if isinstance(dim, str))
     unnamed = [name for name, shape in shapes.items() if shape is None or None in shape]
     missing = [f"--dim {name}=N" for name in named]
-    missing += [f"--input-shape {name}:{_pattern(shapes[name])}" for name in unnamed]
+    for name in unnamed:  # with N where a number is missing
+        shape = shapes[name]
+        dims_text = "N,..." if shape is None else ",".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
+        missing.append(f"--input-shape {name}:{dims_text}")
     if missing:
         raise ModelError(f"the model has unbound dimensions: add {' '.join(missing)}")
     for name, shape in shapes.items():
@@ -330,11 +321,6 @@ def _bound_shape(
     if declared is None:
         return None
     return [bound.get(dim, dim) if isinstance(dim, str) else dim for dim in declared]
-
-
-def _pattern(shape: list[int | str | None] | None) -> str:
-    """How to write a shape on the command line, with N where a number is missing."""
-    return "N,..." if shape is None else ",".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
 
 
 def _text(shape: tuple[int, ...]) -> str:

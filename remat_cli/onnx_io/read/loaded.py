@@ -1,4 +1,4 @@
-"""A written model beside the graph that the runtime makes of it when it loads it: what the optimiser touched.
+"""Compares a written model with the graph that the runtime makes of it: which ops its optimiser touched.
 
 The reference model is optimised until nothing changes, but recomputation, tiles and gates make graphs that were never
 optimised, and the runtime weighs some rewrites anew there: above all where a Transpose would be cheapest.
@@ -79,6 +79,7 @@ def held_back(written: ir.Model, found: Touched, hidden: frozenset[str]) -> froz
     return next((level for level in fresh if level), frozenset())
 
 
+GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 Node = tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
@@ -91,11 +92,7 @@ def _nodes(model: ir.Model) -> Mapping[str, Node]:
             node.op_type,
             tuple("" if value is None or value.name in constants else value.name or "" for value in node.inputs),
             tuple(value.name or "" for value in node.outputs),
-            tuple(sorted((name, str(value)) for name, value in node.attributes.items() if not _is_graph(value))),
+            tuple(sorted((name, str(each)) for name, each in node.attributes.items() if each.type not in GRAPHS)),
         )
         for node in model.graph
     }
-
-
-def _is_graph(attribute: ir.Attr) -> bool:
-    return attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

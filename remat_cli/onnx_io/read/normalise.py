@@ -1,6 +1,6 @@
-"""Repairs that make a model easy to index: names for every op, constants as weights, nothing unused. In place."""
+"""Repairs a model in place, so that it is easy to index: ops have names, constants are weights, nothing is unused."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,26 +15,23 @@ LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant`
 def fresh_name(wanted: str, taken: set[str]) -> str:
     """`wanted`, or with a number behind it, such that it is not in `taken`; it is added there.
 
-    Numbers are mostly given out without gaps, so the next one is found by doubling and halving: thousands of ops
-    without a name are named after their operator.
+    The number below the one that is given is taken. Numbers are mostly given out without gaps, so that it is the least
+    that is free, and found by doubling and halving: thousands of ops without a name are named after their operator.
     """
-    name = wanted if wanted and wanted not in taken else f"{wanted}_{_next_number(wanted, taken)}"
+    name = wanted
+    if not wanted or wanted in taken:
+        below, free = 0, 1
+        while f"{wanted}_{free}" in taken:
+            below, free = free, 2 * free
+        while free - below > 1:
+            middle = (below + free) // 2
+            if f"{wanted}_{middle}" in taken:
+                below = middle
+            else:
+                free = middle
+        name = f"{wanted}_{free}"
     taken.add(name)
     return name
-
-
-def _next_number(wanted: str, taken: Container[str]) -> int:
-    """A number that is free behind a name, the one below it being taken: the least where there are no gaps."""
-    below, free = 0, 1
-    while f"{wanted}_{free}" in taken:
-        below, free = free, 2 * free
-    while free - below > 1:
-        middle = (below + free) // 2
-        if f"{wanted}_{middle}" in taken:
-            below = middle
-        else:
-            free = middle
-    return free
 
 
 def name_nodes(graph: ir.Graph) -> None:
@@ -44,12 +41,23 @@ def name_nodes(graph: ir.Graph) -> None:
         node.name = fresh_name(node.name or node.op_type, taken)
 
 
+_CONSTANT_FORMS: Mapping[str, Callable[[Any], ir.TensorProtocol]] = {
+    "value": lambda attribute: attribute.as_tensor(),
+    "value_float": lambda attribute: ir.tensor(np.float32(attribute.as_float())),
+    "value_floats": lambda attribute: ir.tensor(np.array(attribute.as_floats(), np.float32)),
+    "value_int": lambda attribute: ir.tensor(np.int64(attribute.as_int())),
+    "value_ints": lambda attribute: ir.tensor(np.array(attribute.as_ints(), np.int64)),
+}
+"""The attribute that says the value of a `Constant` node; sparse and string ones are not among them."""
+
+
 def lift_constants(graph: ir.Graph) -> None:
-    """Turn the `Constant` nodes of the main graph into initialisers of the same name."""
+    """Turn the `Constant` nodes of the main graph into initialisers of the same name, but sparse and string ones."""
     for node in [node for node in graph if is_constant(node)]:
-        tensor = _constant_value(node)
-        if tensor is None:
+        form = next((name for name in _CONSTANT_FORMS if name in node.attributes), None)
+        if form is None:
             continue
+        tensor = _CONSTANT_FORMS[form](node.attributes[form])
         old = node.outputs[0]
         name = old.name
         shape = ir.Shape(dims_of(tensor))
@@ -63,23 +71,6 @@ def lift_constants(graph: ir.Graph) -> None:
 def lifted_constants(graph: ir.Graph) -> frozenset[str]:
     """Names of the initialisers that were `Constant` nodes, as far as this is known."""
     return frozenset(name for name, value in graph.initializers.items() if value.meta.get(LIFTED))
-
-
-_CONSTANT_FORMS: Mapping[str, Callable[[Any], ir.TensorProtocol]] = {
-    "value": lambda attribute: attribute.as_tensor(),
-    "value_float": lambda attribute: ir.tensor(np.float32(attribute.as_float())),
-    "value_floats": lambda attribute: ir.tensor(np.array(attribute.as_floats(), np.float32)),
-    "value_int": lambda attribute: ir.tensor(np.int64(attribute.as_int())),
-    "value_ints": lambda attribute: ir.tensor(np.array(attribute.as_ints(), np.int64)),
-}
-
-
-def _constant_value(node: ir.Node) -> ir.TensorProtocol | None:
-    """The value of a `Constant` node; None for sparse and string ones, which stay nodes."""
-    for name, convert in _CONSTANT_FORMS.items():
-        if name in node.attributes:
-            return convert(node.attributes[name])
-    return None
 
 
 def weights_leave_inputs(graph: ir.Graph) -> None:

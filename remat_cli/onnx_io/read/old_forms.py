@@ -1,4 +1,4 @@
-"""Forms of a model file that ONNX Runtime reads and the rest of remat does not: each is put into today's, exactly."""
+"""Converts forms of a model file that ONNX Runtime reads and the rest of remat does not to today's, exactly."""
 
 from pathlib import Path
 
@@ -74,10 +74,6 @@ def with_known_opset(path: Path, proto: onnx.ModelProto) -> tuple[onnx.ModelProt
         return proto, None
     if opset >= OLDEST_OPSET:
         return proto, None
-    return _converted(path, proto, opset), f"{path} uses opset {opset}: it was converted to opset {OLDEST_OPSET}"
-
-
-def _converted(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     refusal = f"model {path} uses opset {opset}: convert it to {OLDEST_OPSET} or later, such as 17"
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in proto.graph.initializer):
         raise ModelError(f"{refusal} (its weights lie outside the file, where ONNX's converter does not find them)")
@@ -87,4 +83,4 @@ def _converted(path: Path, proto: onnx.ModelProto, opset: int) -> onnx.ModelProt
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"{refusal} (ONNX's converter cannot: {reason})") from None
     del converted.graph.value_info[:]  # some that the converter makes have no element type
-    return converted
+    return converted, f"{path} uses opset {opset}: it was converted to opset {OLDEST_OPSET}"

@@ -1,4 +1,4 @@
-"""Models made for measuring: one op alone, the whole model with more outputs, and the least op there is."""
+"""Makes models for measuring: one op alone, the whole model with more outputs, and the least op there is."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +14,7 @@ from remat_cli.onnx_io.read.interface import DATA_TYPES, dims_of
 from remat_cli.onnx_io.read.normalise import inputs_become_weights
 
 ONNX_DOMAINS = ("", "ai.onnx")
+OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 CALL_OPSET, CALL_IR_VERSION = 13, 8
 
 
@@ -39,7 +40,7 @@ def one_op_model(model: ir.Model, graph: Graph, op: int) -> ir.Model:
         schema = onnx.defs.get_schema(node.op_type, version)
         for place, value in enumerate(node.outputs):
             is_read = bool(value.uses()) or value.is_graph_output()
-            if not is_read and place < len(schema.outputs) and _is_optional(schema.outputs[place]):
+            if not is_read and place < len(schema.outputs) and schema.outputs[place].option == OPTIONAL:
                 proto.output[place] = ""
         while proto.output and not proto.output[-1]:
             proto.output.pop()
@@ -102,10 +103,6 @@ def write_product(path: Path, rows: int, columns: int, weight: str) -> None:
 
 def _port(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, int(DATA_TYPES[kind.dtype]), kind.shape)
-
-
-def _is_optional(output: onnx.defs.OpSchema.FormalParameter) -> bool:
-    return bool(output.option == onnx.defs.OpSchema.FormalParameterOption.Optional)
 
 
 def _with_weights(proto: onnx.ModelProto, weights: Mapping[str, ir.Value]) -> ir.Model:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime does with each kind of op: shares storage, works in place, or must never run twice.
+"""States what ONNX Runtime does with each kind of op: it shares storage, works in place, or must never run twice.
 
 Storage facts were measured on the CPU execution provider, one row at a time; `tests/onnx_io/test_op_facts.py` measures
 them again on the installed runtime. An op of the ONNX domain without a row is plain: it makes new buffers and may be
@@ -96,31 +96,29 @@ OURS, MOST = 2**40, 2**22  # so many seeds of Dropout from here on, and other se
 def facts_of(node: ir.Node) -> OpFacts:
     """Nature of a node: its row, or what its attributes and types say where they matter."""
     domain = ONNX if node.domain == "ai.onnx" else node.domain
-    if domain == ONNX:
-        # Nature of an ONNX op where its attributes and inputs overrule its row.
-        if node.op_type in SEEDED and "seed" in node.attributes and not is_ours(node):
-            own = PLAIN
-        elif may_train(node):
-            own = TRAINING_DROPOUT
-        elif node.op_type == "BatchNormalization" and _is_training_norm(node):
-            own = TRAINING_NORM
-        else:
-            own = None
-    else:
-        own = None
-    if own is not None:
-        return own
+    is_onnx = domain == ONNX
+    # Attributes and inputs of an ONNX op overrule its row.
+    if is_onnx and node.op_type in SEEDED and "seed" in node.attributes and not is_ours(node):
+        return PLAIN
+    if is_onnx and may_train(node):
+        return TRAINING_DROPOUT
+    if is_onnx and node.op_type == "BatchNormalization":
+        # It updates its statistics by an attribute, or before opset 14 where it has more outputs.
+        mode = node.attributes.get("training_mode")
+        if (mode is not None and mode.as_int() == 1) or sum(bool(value.name) for value in node.outputs) > 1:
+            return TRAINING_NORM
     facts = FACTS.get((domain, node.op_type))
     if facts is None and domain not in (ONNX, "ai.onnx.ml"):
         reason = f"{domain}.{node.op_type} is not known to be free of side effects"
         return replace(PLAIN, why_not_repeatable=reason)
     facts = facts or PLAIN
-    if domain == ONNX and node.op_type == "Scan" and is_by_rows(node):
-        return PLAIN
-    if not facts.why_not_repeatable and has_body(node):
-        return CONTROL_FLOW
-    if not facts.why_not_repeatable and any(_is_not_tensor(value) for value in (*node.inputs, *node.outputs)):
-        return SEQUENCE
+    if is_onnx and node.op_type == "Scan" and is_by_rows(node):
+        facts = PLAIN
+    elif not facts.why_not_repeatable and has_body(node):
+        facts = CONTROL_FLOW
+    elif not facts.why_not_repeatable:
+        kinds = [value.type for value in (*node.inputs, *node.outputs) if value is not None]
+        facts = SEQUENCE if any(isinstance(kind, ir.SequenceType | ir.OptionalType) for kind in kinds) else facts
     return facts
 
 
@@ -153,10 +151,6 @@ def is_by_rows(node: ir.Node) -> bool:
     return not any(has_body(each) or facts_of(each).why_not_repeatable for each in inner)
 
 
-def _is_not_tensor(value: ir.Value | None) -> bool:
-    return value is not None and isinstance(value.type, (ir.SequenceType, ir.OptionalType))
-
-
 def may_train(node: ir.Node) -> bool:
     """Whether an op is a Dropout that may drop: its third input is there and not a constant False."""
     if node.op_type != "Dropout":
@@ -165,9 +159,3 @@ def may_train(node: ir.Node) -> bool:
     if mode is None:
         return False
     return mode.const_value is None or bool(mode.const_value.numpy().any())
-
-
-def _is_training_norm(node: ir.Node) -> bool:
-    """Whether BatchNormalization updates its statistics: by attribute, or before opset 14 by having more outputs."""
-    attribute = node.attributes.get("training_mode")
-    return (attribute is not None and attribute.as_int() == 1) or sum(bool(o.name) for o in node.outputs) > 1

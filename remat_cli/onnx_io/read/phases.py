@@ -1,4 +1,4 @@
-"""Marks of ops for people and tools: forward, backward or update, and where and when each op runs."""
+"""Marks ops for people and tools: forward, backward or update, and where and when each op runs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,11 @@ def carry_phases(before: ir.Model, after: ir.Model) -> ir.Model:
 
     Results keep their names. An op whose results are all new belongs to the latest phase that it reads from.
     """
-    made = _phases_made(before)
+    # Phase of each result of the marked ops; names that are no phase are left for the graph to refuse.
+    marked = ((node, node.metadata_props.get(PHASE_KEY)) for node in before.graph)
+    made: dict[str | None, str] = {
+        value.name: phase for node, phase in marked if phase in PHASES for value in node.outputs if value.name
+    }
     if not made:
         return after
     for node in after.graph:
@@ -24,12 +28,6 @@ def carry_phases(before: ir.Model, after: ir.Model) -> ir.Model:
             node.metadata_props[PHASE_KEY] = phase
             made.update({value.name: phase for value in node.outputs if value.name not in made})
     return after
-
-
-def _phases_made(model: ir.Model) -> dict[str | None, str]:
-    """Phase of each result of the marked ops, by name; names that are no phase are left for the graph to refuse."""
-    marked = ((node, node.metadata_props.get(PHASE_KEY)) for node in model.graph)
-    return {value.name: phase for node, phase in marked if phase in PHASES for value in node.outputs if value.name}
 
 
 DEVICE_KEY, STEP_KEY = "remat.device", "remat.step"

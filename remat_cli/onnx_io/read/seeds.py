@@ -1,4 +1,4 @@
-"""Seeds for ops that draw random numbers without one, so that two models of such ops can be compared.
+"""Gives seeds to ops that draw random numbers without one, so that two models of such ops can be compared.
 
 While remat works, each of these ops has a seed that follows from the name of what it makes, and therefore the same in
 every model made from one; none of them is in a file that a user gets.
@@ -37,8 +37,10 @@ def without_seeds(model: ir.Model) -> ir.Model:
     if not any(map(is_ours, _drawing(model))):
         return model
     bare = model.clone()
-    known = {node.name: _number(node) for node in filter(is_ours, _drawing(bare))}
+    known: dict[str | None, int] = {}
     for node in filter(is_ours, _drawing(bare)):
+        seed = node.attributes["seed"]
+        known[node.name] = int(seed.as_float()) if seed.type == ir.AttributeType.FLOAT else seed.as_int() - OURS
         del node.attributes["seed"]
     bare.metadata_props[SEEDS_KEY] = json.dumps(known)
     return bare
@@ -57,11 +59,6 @@ def seeded_copy(path: Path, target: Path) -> Path:
     has_data = data_path(path).exists()
     save(model, target, external=has_data, packed=packed_weights(path) if has_data else NOTHING_PACKED)
     return target
-
-
-def _number(node: ir.Node) -> int:
-    seed = node.attributes["seed"]
-    return int(seed.as_float()) if seed.type == ir.AttributeType.FLOAT else seed.as_int() - OURS
 
 
 def _drawing(model: ir.Model) -> Iterator[ir.Node]:

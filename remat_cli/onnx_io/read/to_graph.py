@@ -1,4 +1,4 @@
-"""From a model and the shapes seen in one run to a Graph: ops, tensors, storage facts, weights."""
+"""Makes the graph that solvers see, from a model and the shapes seen in one run: ops, tensors, storage, weights."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph, Op, Phase, Tensor, TensorType, Weight, element_bits, size_bytes
 from remat_cli.onnx_io.read.default_order import captured_values, default_order, is_constant
 from remat_cli.onnx_io.read.interface import dims_of, fed_inputs, inputs_of, is_bound, runtime_name
-from remat_cli.onnx_io.read.op_facts import facts_of
+from remat_cli.onnx_io.read.op_facts import OpFacts, facts_of
 from remat_cli.onnx_io.read.phases import PHASE_KEY, PHASES
 
 INPUTS = ""  # no node has this name
@@ -85,18 +85,15 @@ class _Builder:
             )
         outputs = dict(zip(positions, types, strict=True))
         made = {position: self._make(node, position, kind, facts.view, kept) for position, kind in outputs.items()}
-        # Pairs that may share a buffer: read once, not borrowed, equal shape and element size.
-        shared: list[tuple[int, int]] = []
-        for source, result in facts.in_place:
-            value = node.inputs[source] if source < len(node.inputs) else None
-            base = self.ids.get(value.name or "") if value is not None else None
-            if base is None or base in self.borrowed or result not in made or read.count(self.tensors[base].name) > 1:
-                continue
-            before, after = self.tensors[base], self.tensors[made[result]]
-            is_same = before.shape == after.shape and element_bits(before.dtype) == element_bits(after.dtype)
-            if is_same and self._are_known_equal(before.name, after.name):
-                shared.append((base, made[result]))
-        in_place = tuple(shared)
+        phase = node.metadata_props.get(PHASE_KEY, "none")
+        if phase not in PHASES:
+            raise ModelError(f"op '{node.name}': {PHASE_KEY} is '{phase}', not one of {', '.join(PHASES)}")
+        weights = [name for name in dict.fromkeys(read) if name in self.weights]
+        for name in weights:
+            if name not in self.weight_ids:
+                tensor = self.weights[name].const_value
+                self.weight_ids[name] = len(self.used_weights)
+                self.used_weights.append(Weight(name, tensor.nbytes if tensor is not None else 0))
         self.ops.append(
             Op(
                 name=node.name or "",
@@ -104,10 +101,10 @@ class _Builder:
                 domain=node.domain,
                 inputs=tuple(dict.fromkeys(self.ids[name] for name in read if name in self.ids)),
                 outputs=tuple(made.values()),
-                weights=tuple(dict.fromkeys(self._weight(name) for name in read if name in self.weights)),
-                in_place=in_place,
+                weights=tuple(self.weight_ids[name] for name in weights),
+                in_place=self._in_place(node, facts, made, read),
                 why_not_repeatable=facts.why_not_repeatable,
-                phase=_phase(node),
+                phase=cast(Phase, phase),
             )
         )
 
@@ -124,19 +121,30 @@ class _Builder:
         tensor = Tensor(name, kind.dtype, kind.shape, size, len(self.ops), base, is_kept)
         return self.add_tensor(name, tensor, borrows)
 
-    def _are_known_equal(self, *names: str) -> bool:
-        """Whether the runtime knows before a run that two tensors have the same shape."""
-        if self.known is None:
-            return True
-        before, after = (self.known.get(name) for name in names)
-        return before is not None and before == after and None not in before
+    def _in_place(
+        self, node: ir.Node, facts: OpFacts, made: Mapping[int, int], read: list[str]
+    ) -> tuple[tuple[int, int], ...]:
+        """Pairs that may share a buffer: read once, not borrowed, equal element size, and of equal shape.
 
-    def _weight(self, name: str) -> int:
-        if name not in self.weight_ids:
-            tensor = self.weights[name].const_value
-            self.weight_ids[name] = len(self.used_weights)
-            self.used_weights.append(Weight(name, tensor.nbytes if tensor is not None else 0))
-        return self.weight_ids[name]
+        The runtime must know before a run that the shapes are equal. `made` are the outputs that exist, by position;
+        `read` is all that the op reads.
+        """
+        pairs: list[tuple[int, int]] = []
+        for source, result in facts.in_place:
+            value = node.inputs[source] if source < len(node.inputs) else None
+            base = self.ids.get(value.name or "") if value is not None else None
+            if base is None or base in self.borrowed or result not in made or read.count(self.tensors[base].name) > 1:
+                continue
+            before, after = self.tensors[base], self.tensors[made[result]]
+            if self.known is None:
+                is_known = True
+            else:
+                dims = self.known.get(before.name)
+                is_known = dims is not None and dims == self.known.get(after.name) and None not in dims
+            is_same = before.shape == after.shape and element_bits(before.dtype) == element_bits(after.dtype)
+            if is_same and is_known:
+                pairs.append((base, made[result]))
+        return tuple(pairs)
 
 
 def known_kind(tensor: Tensor, known: Mapping[str, KnownDims]) -> tuple[KnownDims, int] | None:
@@ -149,13 +157,6 @@ def known_kind(tensor: Tensor, known: Mapping[str, KnownDims]) -> tuple[KnownDim
     if tensor.kept or not dims or None in dims:
         return None
     return dims, element_bits(tensor.dtype)
-
-
-def _phase(node: ir.Node) -> Phase:
-    phase = node.metadata_props.get(PHASE_KEY, "none")
-    if phase not in PHASES:
-        raise ModelError(f"op '{node.name}': {PHASE_KEY} is '{phase}', not one of {', '.join(PHASES)}")
-    return cast(Phase, phase)
 
 
 SMALL_ELEMENTS = 64  # integer constants up to this size steer an op (axes, shapes, pads): their values count
@@ -171,20 +172,19 @@ def op_signatures(model: ir.Model, graph: Graph) -> tuple[str, ...]:
     nodes = {node.name: node for node in model.graph}
     tensors = {tensor.name: tensor for tensor in graph.tensors}
     versions = model.graph.opset_imports
-    return tuple(_signature(nodes[op.name], tensors, versions) for op in graph.ops)
-
-
-def _signature(node: ir.Node, tensors: dict[str, Tensor], versions: dict[str, int]) -> str:
-    attributes = [ir.to_proto(node.attributes[name]) for name in sorted(node.attributes)]
-    facts = {
-        "op": [node.domain, node.op_type, node.overload, node.version or versions.get(node.domain)],
-        "attributes": [proto.SerializeToString(deterministic=True).hex() for proto in attributes],
-        "inputs": [_read(value, tensors) for value in node.inputs],
-        "same": [node.inputs.index(value) if value is not None else -1 for value in node.inputs],
-        "captured": [_read(value, tensors) for value in captured_values(node)],
-        "outputs": [_kind(tensors[value.name]) if value.name else NONE for value in node.outputs],
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    signatures: list[str] = []
+    for node in (nodes[op.name] for op in graph.ops):
+        attributes = [ir.to_proto(node.attributes[name]) for name in sorted(node.attributes)]
+        facts = {
+            "op": [node.domain, node.op_type, node.overload, node.version or versions.get(node.domain)],
+            "attributes": [proto.SerializeToString(deterministic=True).hex() for proto in attributes],
+            "inputs": [_read(value, tensors) for value in node.inputs],
+            "same": [node.inputs.index(value) if value is not None else -1 for value in node.inputs],
+            "captured": [_read(value, tensors) for value in captured_values(node)],
+            "outputs": [_kind(tensors[value.name]) if value.name else NONE for value in node.outputs],
+        }
+        signatures.append(hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
+    return tuple(signatures)
 
 
 def _read(value: ir.Value | None, tensors: dict[str, Tensor]) -> object:

@@ -1,4 +1,4 @@
-"""Inputs that an op takes as a shape, an axis or a size: values for them with which the model runs.
+"""Finds values for inputs that say a shape, an axis or a size, with which the model runs.
 
 Random numbers are no shapes. What such an input must be follows from the op that reads it and from the shapes that the
 model declares; where a value follows from neither, the input is left to chance, and the runtime says what is wrong.
@@ -26,7 +26,12 @@ DIVISIONS = frozenset({"Div", "Mod"})  # only integers cannot be divided by 0
 
 def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
     """Values of the inputs that say a shape, an axis or a size, by name, as far as they are recognised."""
-    readers = {value: _telling(value) for value in fed_inputs(model.graph) if is_bound(value)}
+    # Per input, the ops that say what it must be, and the number of the input they read it as.
+    readers: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
+    for value in filter(is_bound, fed_inputs(model.graph)):
+        left_out = frozenset() if value.dtype is not None and value.dtype.is_integer() else DIVISIONS
+        found = [(node, at) for node, at in _readers(value) if (node.op_type, at) in RULES]
+        readers[value] = [(node, at) for node, at in found if node.op_type not in left_out]
     if not any(readers.values()):
         return {}
     # Shapes that are declared, or follow from what is.
@@ -38,9 +43,13 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
     ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
     tensors = {port.name: port.type.tensor_type for port in ports if port.type.tensor_type.HasField("shape")}
     dims = {name: tensor.shape.dim for name, tensor in tensors.items()}
-    known = {name: tuple(d.dim_value for d in each) for name, each in dims.items() if all(map(_is_number, each))}
-    shapes = known | {each.name: tuple(each.dims) for each in proto.graph.initializer}
-    found: dict[str, npt.NDArray[np.generic]] = {}
+    shapes = {
+        name: tuple(dim.dim_value for dim in each)
+        for name, each in dims.items()
+        if all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in each)
+    }
+    shapes |= {each.name: tuple(each.dims) for each in proto.graph.initializer}
+    values: dict[str, npt.NDArray[np.generic]] = {}
     for value, nodes in readers.items():
         assert value.shape is not None
         assert value.dtype is not None
@@ -48,12 +57,8 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
         told = (RULES[node.op_type, index](node, shapes, prod(shape)) for node, index in nodes)
         fitting = next((numbers for numbers in told if numbers is not None and len(numbers) == prod(shape)), None)
         if fitting is not None:
-            found[value.name or ""] = np.array(fitting, value.dtype.numpy()).reshape(shape)
-    return found
-
-
-def _is_number(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    return dim.HasField("dim_value") and dim.dim_value >= 0
+            values[value.name or ""] = np.array(fitting, value.dtype.numpy()).reshape(shape)
+    return values
 
 
 def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
@@ -67,13 +72,6 @@ def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
     return found
 
 
-def _telling(value: ir.Value) -> list[tuple[ir.Node, int]]:
-    """Those of the readers that say what the value must be."""
-    is_integer = value.dtype is not None and value.dtype.is_integer()
-    readers = ((node, index) for node, index in _readers(value) if (node.op_type, index) in RULES)
-    return [(node, index) for node, index in readers if is_integer or node.op_type not in DIVISIONS]
-
-
 def _shape_of(value: ir.Value | None, shapes: Mapping[str, Ints]) -> Ints | None:
     return None if value is None else shapes.get(value.name or "")
 
@@ -83,21 +81,23 @@ def _axes(node: ir.Node, rank: int) -> list[int]:
     return list(range(rank)) if axes is None else [axis % rank for axis in axes.as_ints()]
 
 
-def _made(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def declared_shape(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     """The shape that the result has by declaration."""
     made = _shape_of(node.outputs[0], shapes)
     return None if made is None or len(made) != size else list(made)
 
 
-def _reshaped(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
-    return _made(node, shapes, size) or [-1] + [1] * (size - 1)
+def reshaped(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The declared shape, else all elements along the first axis."""
+    return declared_shape(node, shapes, size) or [-1] + [1] * (size - 1)
 
 
-def _broadcast(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
-    return _made(node, shapes, size) or [1] * size
+def broadcast(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The declared shape, else ones, to which anything is broadcast."""
+    return declared_shape(node, shapes, size) or [1] * size
 
 
-def _sizes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def sizes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     """The declared result's sizes on the axes in question, else those that are there."""
     read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
     known = made or read
@@ -107,35 +107,39 @@ def _sizes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     return [known[axis] for axis in axes]
 
 
-def _scales(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def scales(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """What the declared sizes are of those that are there, on the axes in question; else 1."""
     read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
     if not read or not made or 0 in read:
         return [1.0] * size
     return [made[axis] / read[axis] for axis in _axes(node, len(read))]
 
 
-def _repeats(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def repeats(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """How often the declared result holds what is there on each axis; else once."""
     read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
     if not read or not made or 0 in read:
         return [1] * size
     return [new // old for new, old in zip(made, read, strict=True)]
 
 
-def _pads(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def paddings(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     """What the declared result has more on each axis, half on each side: a reflection is shorter than its axis."""
     read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
     if not read or not made or 2 * len(read) != size:
         return [0] * size
     more = [new - old for new, old in zip(made, read, strict=True)]
     before = [each // 2 for each in more]
-    return [*before, *(whole - half for whole, half in zip(more, before, strict=True))]
+    return [*before, *(whole - first for whole, first in zip(more, before, strict=True))]
 
 
-def _whole_region(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def whole_region(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The region from 0 to 1 on every axis."""
     return [0.0] * (size // 2) + [1.0] * (size - size // 2)
 
 
-def _pieces(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def pieces(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """Sizes of so many pieces of an axis, as equal as they can be."""
     read, axis = _shape_of(node.inputs[0], shapes), node.attributes.get("axis")
     if not read:
         return None
@@ -143,32 +147,38 @@ def _pieces(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     return [whole // size + (piece < whole % size) for piece in range(size)]
 
 
-def _unit_axes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def unit_axes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The first axes of size 1."""
     read = _shape_of(node.inputs[0], shapes)
     return None if read is None else [axis for axis, dim in enumerate(read) if dim == 1][:size]
 
 
-def _starts(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def starts(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """Zeros: each axis from its start."""
     return [0] * size
 
 
-def _first_axes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def first_axes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """The first axes, in order."""
     return list(range(size))
 
 
-def _ones(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def ones(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """Ones: steps, and divisors."""
     return [1] * size
 
 
-def _share(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def half(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """One half, for thresholds between 0 and 1."""
     return [0.5] * size
 
 
-def _no_share(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def nothing(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """Zero: a Dropout that drops nothing."""
     return [0.0] * size
 
 
-def _image(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def image_sizes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     """The declared image; else a line of all columns, which blocks of one element make."""
     read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
     if made is not None and len(made) == size + 2:
@@ -176,10 +186,10 @@ def _image(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     return None if read is None or len(read) != 3 else [1] * (size - 1) + [read[2]]
 
 
-def _block(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+def block_sizes(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     """A block of as many elements as there are rows for each channel, which fits into the image as often as told."""
     read, made = _shape_of(node.inputs[0], shapes), _shape_of(node.outputs[0], shapes)
-    image = _image(node, shapes, size)
+    image = image_sizes(node, shapes, size)
     if read is None or len(read) != 3 or image is None:
         return None
     if made is None or len(made) != size + 2:
@@ -187,18 +197,15 @@ def _block(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
     elements = read[1] // max(made[1], 1)
     if elements > MOST_ELEMENTS or size > MOST_AXES:
         return None
-    blocks = (block for block in product(*[_divisors(elements)] * size) if prod(block) == elements)
+    divisors = [each for each in range(1, elements + 1) if elements % each == 0]
+    blocks = (block for block in product(*[divisors] * size) if prod(block) == elements)
     return next((list(block) for block in blocks if _columns(node, image, block) == read[2]), None)
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def _columns(node: ir.Node, image: Sequence[float], block: Ints) -> int:
     """How often a block fits into an image."""
     size = len(block)
-    pads, strides, dilations = (_ints(node, *each) for each in (("pads", 0), ("strides", 1), ("dilations", 1)))
+    pads, strides, dilations = _ints(node, "pads", 0), _ints(node, "strides", 1), _ints(node, "dilations", 1)
     pads = pads if len(pads) > 1 else pads * 2 * size
     found = 1
     for axis in range(size):
@@ -217,34 +224,34 @@ def _ints(node: ir.Node, name: str, otherwise: int) -> list[int]:
 Rule = Callable[[ir.Node, Mapping[str, Ints], int], Value]
 REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 RULES: Mapping[tuple[str, int], Rule] = {
-    ("Reshape", 1): _reshaped,
-    ("Expand", 1): _broadcast,
-    ("ConstantOfShape", 0): _broadcast,
-    ("Tile", 1): _repeats,
-    ("Resize", 1): _whole_region,
-    ("Resize", 2): _scales,
-    ("Resize", 3): _sizes,
-    ("Upsample", 1): _scales,
-    ("CenterCropPad", 1): _sizes,
-    ("AffineGrid", 1): _broadcast,
-    ("MaxUnpool", 2): _made,
-    ("Pad", 1): _pads,
-    ("Pad", 3): _first_axes,
-    ("Split", 1): _pieces,
-    ("Squeeze", 1): _unit_axes,
-    ("Unsqueeze", 1): _first_axes,
-    ("Slice", 1): _starts,
-    ("Slice", 3): _first_axes,
-    ("Slice", 4): _ones,
-    ("Col2Im", 1): _image,
-    ("Col2Im", 2): _block,
-    ("Dropout", 1): _no_share,
-    ("CumSum", 1): _starts,
-    ("CumProd", 1): _starts,
-    ("NonMaxSuppression", 3): _share,
-    ("NonMaxSuppression", 4): _share,
-    ("Div", 1): _ones,
-    ("Mod", 1): _ones,
-    **{(f"Reduce{name}", 1): _first_axes for name in REDUCTIONS},
+    ("Reshape", 1): reshaped,
+    ("Expand", 1): broadcast,
+    ("ConstantOfShape", 0): broadcast,
+    ("Tile", 1): repeats,
+    ("Resize", 1): whole_region,
+    ("Resize", 2): scales,
+    ("Resize", 3): sizes,
+    ("Upsample", 1): scales,
+    ("CenterCropPad", 1): sizes,
+    ("AffineGrid", 1): broadcast,
+    ("MaxUnpool", 2): declared_shape,
+    ("Pad", 1): paddings,
+    ("Pad", 3): first_axes,
+    ("Split", 1): pieces,
+    ("Squeeze", 1): unit_axes,
+    ("Unsqueeze", 1): first_axes,
+    ("Slice", 1): starts,
+    ("Slice", 3): first_axes,
+    ("Slice", 4): ones,
+    ("Col2Im", 1): image_sizes,
+    ("Col2Im", 2): block_sizes,
+    ("Dropout", 1): nothing,
+    ("CumSum", 1): starts,
+    ("CumProd", 1): starts,
+    ("NonMaxSuppression", 3): half,
+    ("NonMaxSuppression", 4): half,
+    ("Div", 1): ones,
+    ("Mod", 1): ones,
+    **{(f"Reduce{name}", 1): first_axes for name in REDUCTIONS},
 }
 """(op type, number of the input) -> what it must be."""

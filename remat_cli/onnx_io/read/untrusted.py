@@ -1,4 +1,4 @@
-"""What a model file may say that no reader after it should have to doubt: its texts, its types, its data files."""
+"""Checks what a model file says before anybody relies on it: its texts, its types, its data files."""
 
 import os
 from collections.abc import Iterator
@@ -65,38 +65,34 @@ def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
     """
     files: dict[Path, None] = {}
     for tensor in all_tensors(proto.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            files[_external_file(path, tensor)] = None
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        file_named = f"model {path}: external data file {_shown(location)[1:-1]}"
+        named = f"{file_named} of tensor '{tensor.name}'"
+        file: Path = path.parent / location
+        if _is_outside(path.parent, location):
+            raise ModelError(
+                f"{named} lies outside the model's folder {path.parent}: nothing was read; put it beside the model"
+            )
+        if not os.path.isfile(file):  # False for a name that is too long, too, at which Path.is_file raises
+            raise ModelError(f"{named} does not exist in {path.parent}")
+        if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+            raise ModelError(f"{named} cannot hold its elements, which are no numbers")
+        offset, length = _number(named, entries, "offset"), _number(named, entries, "length")
+        # What the elements of a tensor take; several of fewer than 8 bits share a byte.
+        bits = int(8 * ir.DataType(tensor.data_type).itemsize)
+        for size in tensor.dims:
+            bits *= size
+        wanted = -(-bits // 8)
+        if length is not None and length != wanted:
+            raise ModelError(f"{named} is said to hold {length} bytes of it, of its {wanted}: export the model again")
+        if (offset or 0) + wanted > file.stat().st_size:
+            there = file.stat().st_size
+            raise ModelError(f"{file_named} is cut off: tensor '{tensor.name}' lies beyond its {there} bytes")
+        files[file] = None
     return list(files)
-
-
-def _external_file(path: Path, tensor: onnx.TensorProto) -> Path:
-    """The file of one tensor."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location = entries.get("location", "")
-    file_named = f"model {path}: external data file {_shown(location)[1:-1]}"
-    named = f"{file_named} of tensor '{tensor.name}'"
-    file: Path = path.parent / location
-    if _is_outside(path.parent, location):
-        raise ModelError(
-            f"{named} lies outside the model's folder {path.parent}: nothing was read; put it beside the model"
-        )
-    if not _is_file(file):
-        raise ModelError(f"{named} does not exist in {path.parent}")
-    if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        raise ModelError(f"{named} cannot hold its elements, which are no numbers")
-    offset, length = (_number(named, entries, key) for key in ("offset", "length"))
-    # What the elements of a tensor take; several of fewer than 8 bits share a byte.
-    bits = int(8 * ir.DataType(tensor.data_type).itemsize)
-    for bytes_size in tensor.dims:
-        bits *= bytes_size
-    wanted = -(-bits // 8)
-    if length is not None and length != wanted:
-        raise ModelError(f"{named} is said to hold {length} bytes of it, of its {wanted}: export the model again")
-    if (offset or 0) + wanted > file.stat().st_size:
-        size = file.stat().st_size
-        raise ModelError(f"{file_named} is cut off: tensor '{tensor.name}' lies beyond its {size} bytes")
-    return file
 
 
 def _is_outside(folder: Path, location: str) -> bool:
@@ -106,13 +102,6 @@ def _is_outside(folder: Path, location: str) -> bool:
     try:
         return not (folder / location).resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):  # too long, with a zero byte, links in a circle: no file
-        return False
-
-
-def _is_file(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except (OSError, ValueError):
         return False
 
 

@@ -1,4 +1,4 @@
-"""The rewritten graph as drafts, plain data joined by names, and the model that is assembled from them."""
+"""Assembles a model from drafts of its nodes, which are plain data joined by names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat_cli.base.errors import RematError
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.checking import without_runtime_ops
 from remat_cli.onnx_io.read.default_order import default_order, priority_order
-from remat_cli.onnx_io.read.interface import DATA_TYPES, Interface, Port, dims_of, interface_of
+from remat_cli.onnx_io.read.interface import DATA_TYPES, Interface, Port, dims_of, interface_of, port_of
 from remat_cli.ort_rules.order import EARLY_OPS, Wiring
 
 
@@ -76,7 +76,11 @@ def assemble(parts: Parts, drafts: Sequence[Draft]) -> ir.Model:
     """Build the model; inputs and outputs are those of the interface, weights only those that are read."""
     old = parts.model.graph
     ports = {port.name: port for port in parts.interface.inputs}
-    inputs = [_input(value, ports.get(value.name or "")) for value in old.inputs]
+    inputs: list[ir.Value] = []
+    for value in old.inputs:
+        port = ports.get(value.name or "") or port_of(value)
+        shape = None if port.shape is None else port.shape.copy()
+        inputs.append(ir.Value(name=value.name, type=port.type, shape=shape, const_value=value.const_value))
     values = {value.name or "": value for value in inputs}
     outputs = {port.name: port for port in parts.interface.outputs}
     read = {name for draft in drafts for name in draft.all_reads} | set(outputs)
@@ -107,34 +111,35 @@ def assemble(parts: Parts, drafts: Sequence[Draft]) -> ir.Model:
     )
 
 
-def _input(value: ir.Value, port: Port | None) -> ir.Value:
-    shape = value.shape if port is None else port.shape
-    return ir.Value(
-        name=value.name,
-        type=value.type if port is None else port.type,
-        shape=None if shape is None else shape.copy(),
-        const_value=value.const_value,
-    )
-
-
 def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapping[str, Port]) -> ir.Node:
-    made = [_made(name, parts, outputs.get(name)) for name in draft.makes]
+    """The node of a draft; what it makes joins the `values`."""
+    made: list[ir.Value] = []
+    for name in draft.makes:
+        port = outputs.get(name)
+        if port is None:
+            made.append(ir.Value(name=name, type=parts.types.get(name)))
+        else:
+            shape = None if port.shape is None else port.shape.copy()
+            made.append(ir.Value(name=name, type=port.type, shape=shape))
     values.update({name: value for name, value in zip(draft.makes, made, strict=True) if name})
     source = draft.source
     inner = {outer: values[name] for outer, name in draft.captured}
-    # What a node says about itself; copies name the op they repeat and their step.
-    if draft.source is None:
+    if source is None:
+        attributes: list[ir.Attr] = [ir.AttrInt64(name, value) for name, value in draft.attributes]
+        attributes += [_attribute(each, inner) for each in draft.changed]
         metadata = dict(draft.notes)
     else:
-        kept = dict(draft.source.metadata_props) | dict(draft.notes)
+        replaced = {each.name for each in draft.changed}
+        kept = [each for each in source.attributes.values() if each.name not in replaced]
+        attributes = [*(_attribute(each, inner) for each in kept), *draft.changed]
+        metadata = dict(source.metadata_props) | dict(draft.notes)
         if draft.clone:
-            kept |= {"remat.clone_of": draft.source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
-        metadata = kept
+            metadata |= {"remat.clone_of": source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
     return ir.Node(
         draft.domain,
         draft.op_type,
         [values[name] if name else None for name in draft.reads],
-        _attributes(draft, inner),
+        attributes,
         overload="" if source is None else source.overload,
         version=None if source is None else source.version,
         doc_string=None if source is None else source.doc_string,
@@ -142,22 +147,6 @@ def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapp
         outputs=made,
         name=draft.name,
     )
-
-
-def _made(name: str, parts: Parts, port: Port | None) -> ir.Value:
-    if port is not None:
-        shape = None if port.shape is None else port.shape.copy()
-        return ir.Value(name=name, type=port.type, shape=shape)
-    return ir.Value(name=name, type=parts.types.get(name))
-
-
-def _attributes(draft: Draft, inner: Mapping[str, ir.Value]) -> list[ir.Attr]:
-    if draft.source is None:
-        own = (_attribute(attribute, inner) for attribute in draft.changed)
-        return [*(ir.AttrInt64(name, value) for name, value in draft.attributes), *own]
-    replaced = {attribute.name for attribute in draft.changed}
-    kept = [attribute for attribute in draft.source.attributes.values() if attribute.name not in replaced]
-    return [*(_attribute(attribute, inner) for attribute in kept), *draft.changed]
 
 
 def _attribute(attribute: ir.Attr, inner: Mapping[str, ir.Value]) -> ir.Attr:
@@ -170,6 +159,7 @@ def _attribute(attribute: ir.Attr, inner: Mapping[str, ir.Value]) -> ir.Attr:
 
 
 def _body(body: ir.Graph, inner: Mapping[str, ir.Value]) -> ir.Graph:
+    """A copy of a subgraph that reads the new values from outside; what is its own, under any name, stays."""
     copy = body.clone(allow_outer_scope_values=True)
     own = {value for node in ir.traversal.RecursiveGraphIterator(copy) for value in node.outputs}
     for graph in (copy, *copy.subgraphs()):

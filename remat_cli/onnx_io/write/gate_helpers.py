@@ -1,4 +1,4 @@
-"""The small ops that gates are made of, while they are written: counts, views, zeros."""
+"""Writes the small ops that gates are made of: counts, views, zeros."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ class HelperWriter:
                 token = self.append(f"{prefix}/seen", "Reshape", (token, self.noughts[rank]), kind)
             return self.append(f"{prefix}/dims", "Shape", (token,), TensorType("int64", (rank,)))
         if kind.dtype not in COUNTED_TYPES:
-            token = self._cast(prefix, *self._nothing_of(prefix, token, kind))
+            # A type that can be counted; of no element, so that nothing is copied.
+            token, kind = self._nothing_of(prefix, token, kind)
+            to_int64 = (("to", int(ir.DataType.INT64)),)
+            token = self.append(f"{prefix}/cast", "Cast", (token,), TensorType("int64", kind.shape), to_int64)
         return self.append(f"{prefix}/size", "Size", (token,), SCALAR)
 
     def _nothing_of(self, prefix: str, token: str, kind: TensorType) -> tuple[str, TensorType]:
@@ -67,11 +70,6 @@ class HelperWriter:
             return token, kind
         kind = TensorType(kind.dtype, (0, *kind.shape[1:]))
         return self.append(f"{prefix}/none", "Gather", (token, self._zeros(0)), kind), kind
-
-    def _cast(self, prefix: str, token: str, kind: TensorType) -> str:
-        """A value in a type that can be counted without a copy of it all."""
-        kind = TensorType("int64", kind.shape)
-        return self.append(f"{prefix}/cast", "Cast", (token,), kind, (("to", int(ir.DataType.INT64)),))
 
     @property
     def view_type(self) -> str:

@@ -1,4 +1,4 @@
-"""What a written model asks of who reads it: no domain that no op has, no newer form of the file than it needs."""
+"""Makes a written model ask least of who reads it: no domain that no op has, no newer file format than it needs."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -35,16 +35,17 @@ def asking_least(model: ir.Model) -> ir.Model:
         imports = [onnx.helper.make_opsetid(domain, version) for domain, version in new.graph.opset_imports.items()]
         of_opsets = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
         # Names of the element types of all values and constants.
-        found = set[str]()
+        type_names = set[str]()
         for graph in new.graphs():
             made = (value for node in graph for value in node.outputs)
             for value in chain(graph.inputs, graph.initializers.values(), made):
                 if value.dtype is not None:
-                    found.add(value.dtype.name)
-        type_names = found | {each.as_tensor().dtype.name for node in _all_nodes(new) for each in _tensors(node)}
+                    type_names.add(value.dtype.name)
+        for each in (each for node in _all_nodes(new) for each in node.attributes.values()):
+            if each.type == ir.AttributeType.TENSOR and not each.is_ref():
+                type_names.add(each.as_tensor().dtype.name)
         of_types = max((FIRST_WITH_TYPE.get(name, OLDEST_IR) for name in type_names), default=OLDEST_IR)
-        least_ir = max(of_opsets, of_types)
-        new.ir_version = min(model.ir_version, least_ir)
+        new.ir_version = min(model.ir_version, max(of_opsets, of_types))
     return new
 
 
@@ -52,7 +53,3 @@ def _all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Ops of the graph, of graphs inside it, and of functions."""
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     return chain.from_iterable(graph.all_nodes() for graph in graphs)
-
-
-def _tensors(node: ir.Node) -> Iterator[ir.Attr]:
-    return (each for each in node.attributes.values() if each.type == ir.AttributeType.TENSOR and not each.is_ref())

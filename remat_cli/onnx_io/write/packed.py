@@ -64,9 +64,8 @@ class PackedWeights:
 
     def without(self, prefix: str) -> "PackedWeights":
         """Those of weights whose names begin otherwise."""
-        return PackedWeights(
-            self.file, {name: found for name, found in self.copies.items() if not name.startswith(prefix)}
-        )
+        kept = {name: copies for name, copies in self.copies.items() if not name.startswith(prefix)}
+        return PackedWeights(self.file, kept)
 
     def pieces(self) -> Iterator[bytes]:
         """The contents of the buffers, one after the other."""
@@ -88,38 +87,32 @@ NOTHING_PACKED = PackedWeights(Path(), MappingProxyType({}))
 def packed_weights(path: Path) -> PackedWeights:
     """The packed copies that a model file speaks of."""
     proto = onnx.load(str(path), format="protobuf", load_external_data=False)
-    copies = {tensor.name: tuple(_copies(tensor)) for tensor in proto.graph.initializer}
-    places = {
-        entry.value for tensor in proto.graph.initializer for entry in tensor.external_data if entry.key == "location"
-    }
-    file = path.parent / next(iter(sorted(places)), "")
-    return PackedWeights(file, {name: found for name, found in copies.items() if found})
+    copies: dict[str, tuple[PackedCopy, ...]] = {}
+    files: set[str] = set()
+    for tensor in proto.graph.initializer:
+        found: list[PackedCopy] = []
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                files.add(entry.value)
+            elif entry.key.startswith(ENTRY):
+                key, *parts = entry.value.split("|")
+                fields = (part.split(";") for part in parts)
+                found.append(PackedCopy(key, tuple(Buffer(int(offset), int(size)) for offset, size, *_ in fields)))
+        if found:
+            copies[tensor.name] = tuple(found)
+    return PackedWeights(path.parent / min(files, default=""), copies)
 
 
 def packing_signature(model: ir.Model) -> str:
     """The same text for models whose kernels would pack the same weights in the same way."""
-    readers = {
-        (value.name, node.domain, node.op_type, place, *sorted(_plain_attributes(node)))
-        for graph in model.graphs()
-        for node in graph
-        for place, value in enumerate(node.inputs)
-        if value is not None and value.is_initializer()
-    }
-    return hashlib.sha256(repr(sorted(readers)).encode()).hexdigest()[:16]
-
-
-def _plain_attributes(node: ir.Node) -> Iterator[str]:
-    """All but graphs and tensors."""
     plain = (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
-    return (f"{name}={each.value}" for name, each in node.attributes.items() if each.type in plain)
-
-
-def _copies(tensor: onnx.TensorProto) -> Iterator[PackedCopy]:
-    for entry in tensor.external_data:
-        if entry.key.startswith(ENTRY):
-            key, *parts = entry.value.split("|")
-            fields = (part.split(";") for part in parts)
-            yield PackedCopy(key, tuple(Buffer(int(offset), int(size)) for offset, size, *_ in fields))
+    readers: set[tuple[object, ...]] = set()
+    for node in (node for graph in model.graphs() for node in graph):
+        attributes = sorted(f"{name}={each.value}" for name, each in node.attributes.items() if each.type in plain)
+        for place, value in enumerate(node.inputs):
+            if value is not None and value.is_initializer():
+                readers.add((value.name, node.domain, node.op_type, place, *attributes))
+    return hashlib.sha256(repr(sorted(readers)).encode()).hexdigest()[:16]
 
 
 def forget_packed(tensor: onnx.TensorProto) -> bool:

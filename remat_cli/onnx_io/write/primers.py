@@ -1,4 +1,4 @@
-"""Putting primers into a model that is written with packed copies of its weights, and taking them out again."""
+"""Puts primers into a model that is written with packed copies of its weights, and takes them out again."""
 
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -29,7 +29,7 @@ def primed(model: ir.Model) -> ir.Model:
     new = model.clone()
     fed = _fed(new)
     assert fed is not None
-    weight, none = (_constant(new, name, of) for name, of in (("weight", WEIGHT), ("none", np.zeros(0, np.bool_))))
+    weight, none = _constant(new, "weight", WEIGHT), _constant(new, "none", np.zeros(0, np.bool_))
     graph = _packing_graph(new)
     nodes = list(_products(fed, weight, none))
     if len(graph):
@@ -60,12 +60,12 @@ def _packing_graph(model: ir.Model) -> ir.Graph:
 
 
 def _constant(model: ir.Model, name: str, values: Any) -> ir.Value:
+    """A new weight of the model."""
     tensor = ir.tensor(values, name=f"{PREFIX}{name}")
-    found = ir.Value(
-        name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(values.shape), const_value=tensor
-    )
-    model.graph.register_initializer(found)
-    return found
+    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(values.shape)
+    weight = ir.Value(name=tensor.name, type=kind, shape=shape, const_value=tensor)
+    model.graph.register_initializer(weight)
+    return weight
 
 
 def _products(fed: ir.Value, weight: ir.Value, none: ir.Value) -> Iterator[ir.Node]:
@@ -84,23 +84,18 @@ def _products(fed: ir.Value, weight: ir.Value, none: ir.Value) -> Iterator[ir.No
     thin = yield from _op("Gemm", "thin", [rows, weight], alpha=0.5, transB=1)
     values = np.ones((1, SMALL_BYTES // 4), np.float32)
     for number in range(SMALL_PRODUCTS):
-        small = yield from _held(f"small_{number}", values)
+        # Inside the graph that packs it, so that a session drops it once it is packed.
+        name = f"{PREFIX}small_{number}"
+        small = ir.Value(name=name)
+        yield ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(values))], outputs=[small], name=name)
         yield from _op("Gemm", f"of_small_{number}", [thin, small], alpha=float(1 + number))
-
-
-def _held(name: str, values: Any) -> Generator[ir.Node, None, ir.Value]:
-    """A constant inside the graph that packs it, so that a session drops it once it is packed."""
-    name = f"{PREFIX}{name}"
-    made = ir.Value(name=name)
-    yield ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(values))], outputs=[made], name=name)
-    return made
 
 
 def _op(op_type: str, name: str, inputs: list[ir.Value], **attributes: float) -> Generator[ir.Node, None, ir.Value]:
     name = f"{PREFIX}{name}"
     made = ir.Value(name=name)
-    kinds = [
+    given = [
         ir.AttrFloat32(key, n) if isinstance(n, float) else ir.AttrInt64(key, int(n)) for key, n in attributes.items()
     ]
-    yield ir.Node("", op_type, inputs, kinds, outputs=[made], name=name)
+    yield ir.Node("", op_type, inputs, given, outputs=[made], name=name)
     return made

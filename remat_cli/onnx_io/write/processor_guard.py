@@ -87,15 +87,14 @@ def guard_for(machine: str, block: int) -> Guard | None:
 
 def guard_in(model: ir.Model) -> Guard | None:
     """The guard that a file has; None for one without."""
-    named = (node for node in all_nodes(model) if node.op_type == GUARD_OP and (node.name or "").startswith(MADE_FOR))
-    return next((Guard(node.name or "", block) for node in named if (block := _block_of(node))), None)
-
-
-def _block_of(guard: ir.Node) -> int:
-    """Channels of the block that a guard takes apart; 0 where it takes none apart."""
-    inner = (node for body in subgraphs(guard) for node in body if node.domain == NCHWC and node.inputs)
-    blocks = (value.const_value for node in inner if (value := node.inputs[0]) is not None)
-    return next((dims_of(block)[1] for block in blocks if block is not None), 0)
+    for guard in all_nodes(model):
+        if guard.op_type == GUARD_OP and (guard.name or "").startswith(MADE_FOR):
+            inner = (node for body in subgraphs(guard) for node in body if node.domain == NCHWC and node.inputs)
+            blocks = (value.const_value for node in inner if (value := node.inputs[0]) is not None)
+            channels = next((dims_of(block)[1] for block in blocks if block is not None), 0)
+            if channels:
+                return Guard(guard.name or "", channels)
+    return None
 
 
 def with_lone_guards(model: ir.Model, guard: Guard) -> ir.Model:
@@ -105,7 +104,7 @@ def with_lone_guards(model: ir.Model, guard: Guard) -> ir.Model:
     one of which any session runs first.
     """
     graph = model.graph
-    rounds, block = (_weight(guard, name) for name in (guard.rounds, guard.constant))
+    rounds, block = _weight(guard, guard.rounds), _weight(guard, guard.constant)
     for value in (rounds, block):
         graph.register_initializer(value)
     first, last = (

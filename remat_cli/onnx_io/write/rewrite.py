@@ -1,7 +1,7 @@
-"""From a judged plan to a model that stock ONNX Runtime runs exactly so and that frees buffers in time."""
+"""Writes a judged plan as a model that stock ONNX Runtime runs exactly so and that frees buffers in time."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,11 +16,11 @@ from remat_cli.core.values.gate_form import GateForm
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
-from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, type_of
+from remat_cli.onnx_io.read.interface import Interface, fed_inputs, type_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
-from remat_cli.onnx_io.write.gates import Scene, Woven, add_gates, newly_lone_reads
+from remat_cli.onnx_io.write.gates import GatedOps, Scene, add_gates, newly_lone_reads
 from remat_cli.onnx_io.write.processor_guard import Guard
 
 LEAST_BYTES = 1024  # a gate is not worth it to free smaller buffers in time
@@ -35,7 +35,7 @@ class Released:
     """
 
     model: ir.Model
-    woven: Woven
+    gated_ops: GatedOps
     observed: dict[str, tuple[TensorType, ...]]
     known: dict[str, Dims]
 
@@ -53,19 +53,16 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
         scene = replace(scene, barriers=scene.barriers | known_ports)
     for _ in range(MOST_ROUNDS):
         released = _settle(parts, scene, infer)
-        targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)
+        targets = known_shapes(released.gated_ops.drafts, released.known, LEAST_BYTES, sizes)
         more = frozenset(name for name in targets if name in scene.types and name not in scene.opaque)
         # Values whose shape the runtime knows beforehand, where gates must not ask for it.
-        told = (
-            frozenset()
-            if scene.form == "size"
-            else frozenset((name for name, dims in released.known.items() if _is_known(dims)))
-        )
+        known_now = frozenset(name for name, dims in released.known.items() if _is_known(dims))
+        told = frozenset[str]() if scene.form == "size" else known_now
         if more <= scene.barriers and told <= scene.told:
             return released
         scene = replace(scene, barriers=scene.barriers | more, told=scene.told | told)
     # Check that no gate asks for a shape that is known beforehand: the runtime would not wait for it.
-    for draft in released.woven.drafts:
+    for draft in released.gated_ops.drafts:
         is_asked = draft.step < 0 and draft.op_type == "Shape"
         if is_asked and _is_known(released.known.get(draft.reads[0], (None,))):
             raise RematError(f"'{draft.name}' cannot wait for '{draft.reads[0]}', whose shape is known: report this")
@@ -73,14 +70,15 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
 
 
 def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
-    woven = add_gates(scene)
-    types = {**scene.types, **woven.types}
-    zeros = {name: ir.tensor(np.zeros(shape, np.int64)) for name, shape in woven.zeros.items()}
-    parts = replace(parts, weights={**parts.weights, **zeros}, types={**parts.types, **element_types(woven.types)})
-    model = assemble(parts, woven.drafts)
+    """Write the gates that a scene needs, build the model, and declare shapes that say as little as possible."""
+    gated_ops = add_gates(scene)
+    types = {**scene.types, **gated_ops.types}
+    zeros = {name: ir.tensor(np.zeros(shape, np.int64)) for name, shape in gated_ops.zeros.items()}
+    parts = replace(parts, weights={**parts.weights, **zeros}, types={**parts.types, **element_types(gated_ops.types)})
+    model = assemble(parts, gated_ops.drafts)
     given = tuple(types[value.name or ""] for value in fed_inputs(model.graph))
     observed = {INPUTS: given} | {
-        draft.name: tuple(types[name] for name in draft.makes if name) for draft in woven.drafts
+        draft.name: tuple(types[name] for name in draft.makes if name) for draft in gated_ops.drafts
     }
     outputs = {port.name for port in parts.interface.outputs}
     # Number of the shape of each value that an op makes, as the judge sees the finished model.
@@ -100,22 +98,16 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     groups = {name: number for name, number in named if name not in left_out}
     shapes, known = free_shapes(Canvas(model, types, groups), infer)
     declare(model, shapes)
-    return Released(model, woven, observed, known)
-
-
-def _dims(port: Port) -> tuple[int | str | None, ...] | None:
-    if port.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in port.shape)
+    return Released(model, gated_ops, observed, known)
 
 
 def _fully_known(parts: Parts) -> list[str]:
     """Inputs and outputs of which the interface says every dimension."""
     ports = (*parts.interface.inputs, *parts.interface.outputs)
-    return [port.name for port in ports if (dims := _dims(port)) and _is_known(dims)]
+    return [port.name for port in ports if port.shape and _is_known(port.shape)]
 
 
-def _is_known(dims: tuple[int | str | None, ...]) -> bool:
+def _is_known(dims: Iterable[object]) -> bool:
     return all(isinstance(dim, int) for dim in dims)
 
 
@@ -165,30 +157,27 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
     taken = names_in(model)
     steps, types = _steps(model, graph, plan, taken)
     _refuse_dead_clones(steps, {port.name for port in info.interface.outputs})
-    steps, weights = free_reshapes(steps, _weights(model), taken)
+    values = model.graph.initializers.items()
+    own_weights = {name: value.const_value for name, value in values if value.const_value is not None}
+    steps, weights = free_reshapes(steps, own_weights, taken)
     if info.guard is not None:
         weights.update(info.guard.weights)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
-    scene = _scene(graph, steps, types, parts, taken)
-    # The same before anything is written; also what is transposed: the runtime asks what is read for its shape.
-    turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
-    told_at_first = frozenset((*parts.weights, *_fully_known(parts), *turned))
-    scene = replace(
-        scene,
-        barriers=info.barriers & scene.types.keys(),
-        form=info.gates,
-        told=told_at_first,
-        guard=info.guard,
-    )
-    released = release_buffers(parts, scene, infer)
-    drafts = released.woven.drafts
-    _describe(released.model, info)
+    released = release_buffers(parts, _scene(graph, steps, types, parts, info, taken), infer)
+    drafts = released.gated_ops.drafts
+    # What the model says of itself; its peak is added once the finished file has been judged.
+    set_model_metadata(released.model, "remat.version", info.remat_version)
+    set_model_metadata(released.model, "remat.budget_bytes", str(info.budget_bytes))
+    set_model_metadata(released.model, "remat.source_sha256", info.source_sha256)
+    if info.bound_dims:
+        bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
+        set_model_metadata(released.model, "remat.bound_dims", bound)
     check_rewritten(released.model, info.interface)
     return Rewritten(
         model=released.model,
         step_ops=tuple(draft.name for draft in drafts if draft.step >= 0),
         gate_ops=frozenset(draft.name for draft in drafts if draft.step < 0),
-        gates=released.woven.gates,
+        gates=released.gated_ops.gates,
         observed=released.observed,
         known=released.known,
     )
@@ -197,16 +186,6 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
 def set_model_metadata(model: ir.Model, key: str, value: str) -> None:
     """Write one entry of the model's metadata, in place."""
     model.metadata_props[key] = value
-
-
-def _describe(model: ir.Model, info: RewriteInfo) -> None:
-    """What the rewritten model says about itself; its peak is added once the finished file has been judged."""
-    set_model_metadata(model, "remat.version", info.remat_version)
-    set_model_metadata(model, "remat.budget_bytes", str(info.budget_bytes))
-    set_model_metadata(model, "remat.source_sha256", info.source_sha256)
-    if info.bound_dims:
-        bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
-        set_model_metadata(model, "remat.bound_dims", bound)
 
 
 def _steps(
@@ -297,23 +276,34 @@ def _refuse_dead_clones(steps: tuple[Draft, ...], outputs: set[str]) -> None:
 
 
 def _scene(
-    graph: Graph, steps: tuple[Draft, ...], types: Mapping[str, TensorType], parts: Parts, taken: set[str]
+    graph: Graph,
+    steps: tuple[Draft, ...],
+    types: Mapping[str, TensorType],
+    parts: Parts,
+    info: RewriteInfo,
+    taken: set[str],
 ) -> Scene:
     """What gates are written into, before any is."""
     inputs = {t.name: TensorType(t.dtype, t.shape) for t in graph.tensors if t.producer is None}
     constants = {name: type_of(tensor) for name, tensor in parts.weights.items()}
     imports = parts.model.graph.opset_imports
+    known = {**constants, **inputs, **types}
+    # Of what is transposed the runtime asks what is read for its shape.
+    turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
     return Scene(
         steps=steps,
-        types={**constants, **inputs, **types},
+        types=known,
         weights=frozenset(constants),
         opaque=frozenset(name for name, kind in parts.types.items() if not isinstance(kind, ir.TensorType)),
-        barriers=frozenset(),
+        barriers=info.barriers & known.keys(),
         apart=newly_lone_reads(parts.model, steps),
         inputs=tuple(inputs),
         outputs=frozenset(port.name for port in parts.interface.outputs),
         opset=imports.get("", imports.get("ai.onnx", 0)),
         taken=frozenset(taken),
+        form=info.gates,
+        told=frozenset((*parts.weights, *_fully_known(parts), *turned)),
+        guard=info.guard,
     )
 
 
@@ -327,11 +317,6 @@ def _value_types(steps: tuple[Draft, ...], types: Mapping[str, TensorType]) -> d
     return found
 
 
-def _weights(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    initializers = model.graph.initializers.items()
-    return {name: value.const_value for name, value in initializers if value.const_value is not None}
-
-
 def free_reshapes(
     steps: tuple[Draft, ...], weights: Mapping[str, ir.TensorProtocol], taken: set[str]
 ) -> tuple[tuple[Draft, ...], dict[str, ir.TensorProtocol]]:
@@ -343,19 +328,16 @@ def free_reshapes(
     opened: dict[str, str] = {}
     new: list[Draft] = []
     for step in steps:
-        # Name of the constant that gives a Reshape its complete shape, "" for everything else.
-        if step.op_type != "Reshape" or step.domain not in ("", "ai.onnx") or len(step.reads) != 2:
-            target = ""
-        else:
-            tensor = weights.get(step.reads[1])
-            if tensor is None or step.reads[0] in weights or not tensor.size or bool((tensor.numpy() < 1).any()):
-                target = ""
-            else:
-                target = step.reads[1]
-        if target and target not in opened:
-            values = weights[target].numpy().copy()
+        is_reshape = step.op_type == "Reshape" and step.domain in ("", "ai.onnx") and len(step.reads) == 2
+        shape = weights.get(step.reads[1]) if is_reshape else None
+        if shape is None or step.reads[0] in weights or not shape.size or bool((shape.numpy() < 1).any()):
+            new.append(step)
+            continue
+        data, target = step.reads
+        if target not in opened:
+            values = shape.numpy().copy()
             values[0] = -1
             opened[target] = fresh_name(f"{target}/remat_open", taken)
             all_weights[opened[target]] = ir.tensor(values, name=opened[target])
-        new.append(replace(step, reads=(step.reads[0], opened[target])) if target else step)
+        new.append(replace(step, reads=(data, opened[target])))
     return tuple(new), all_weights

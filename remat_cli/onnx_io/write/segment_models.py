@@ -1,4 +1,4 @@
-"""A cut plan as models: one per segment, values named by instance, weights in files that all of them share."""
+"""Writes a cut plan as models: one per segment, values named by instance, weights in files that all of them share."""
 
 import os
 import shutil
@@ -249,37 +249,26 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
         if (tensor.nbytes >= SMALL_BYTES and runtime_name(tensor.dtype) not in UNSHARED) or name in outputs
     }
     stored: dict[str, StoredWeight] = {}
-    linked: dict[str, str] = {}
+    placed: dict[str, ir.TensorProtocol] = {}
+    linked: dict[str, str] = {}  # files that have weights already, and their names in the folder
     with (folder / WEIGHTS_FILE).open("wb") as file:
         for name, tensor in large.items():
             if isinstance(tensor, ir.ExternalTensor):
-                location, offset = _linked(tensor, folder, linked), tensor.offset or 0
+                old = str(Path(tensor.base_dir) / tensor.location)
+                if old not in linked:
+                    linked[old] = f"weights_{len(linked)}.data"
+                    try:
+                        os.link(old, folder / linked[old])
+                    except OSError:  # another file system, or one without links
+                        shutil.copyfile(old, folder / linked[old])
+                location, offset = linked[old], tensor.offset or 0
             else:
-                # Write a weight at the end of a file; returns where it starts.
-                append = file.tell()
+                location, offset = WEIGHTS_FILE, file.tell()
                 file.write(tensor.tobytes())
                 file.write(bytes(-tensor.nbytes % ALIGNMENT))
-                location, offset = WEIGHTS_FILE, append
-            dtype = runtime_name(tensor.dtype)
-            stored[name] = StoredWeight(location, offset, dtype, dims_of(tensor), tensor.nbytes)
-    placed = {name: _external(name, tensor, stored[name], folder) for name, tensor in large.items()}
+            dims, size = dims_of(tensor), tensor.nbytes
+            stored[name] = StoredWeight(location, offset, runtime_name(tensor.dtype), dims, size)
+            placed[name] = ir.ExternalTensor(
+                location, offset, size, tensor.dtype, shape=ir.Shape(dims), name=name, base_dir=folder
+            )
     return {**tensors, **placed}, stored
-
-
-def _linked(tensor: ir.ExternalTensor, folder: Path, linked: dict[str, str]) -> str:
-    """Name of the tensor's file in the folder, to which it is linked, or copied where it cannot be."""
-    old = str(Path(tensor.base_dir) / tensor.location)
-    if old not in linked:
-        linked[old] = f"weights_{len(linked)}.data"
-        try:
-            os.link(old, folder / linked[old])
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(old, folder / linked[old])
-    return linked[old]
-
-
-def _external(name: str, tensor: ir.TensorProtocol, stored: StoredWeight, folder: Path) -> ir.ExternalTensor:
-    shape = ir.Shape(stored.shape)
-    return ir.ExternalTensor(
-        stored.file, stored.offset, stored.size_bytes, tensor.dtype, shape=shape, name=name, base_dir=folder
-    )

@@ -1,4 +1,4 @@
-"""A model in a form in which every run takes what the first one took: its graph in a branch that has no memory pattern.
+"""Puts a model into a form in which every run takes as much memory as the first one, and takes it out again.
 
 The runtime makes no pattern for a graph that captures a sequence. So the graph moves into a branch of an If, where a
 first op reads an empty sequence from outside; large weights stay outside. Workspaces of some bytes in a branch of
@@ -35,13 +35,10 @@ def can_be_steady(model: ir.Model) -> bool:
     """Whether a model can be put into the form: it has an input to begin with, and outputs that an op fills."""
     graph = model.graph
     opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 0))
-    has_gate = waiting_input(model) is not None
-    return opset >= OLDEST_OPSET and has_gate and bool(graph.outputs) and all(map(_can_be_filled, graph.outputs))
-
-
-def _can_be_filled(value: ir.Value) -> bool:
-    made_by_op = value.producer() is not None
-    return made_by_op and isinstance(value.type, ir.TensorType) and value.type.dtype in FILLED_TYPES
+    if opset < OLDEST_OPSET or waiting_input(model) is None or not graph.outputs:
+        return False
+    kinds = [None if value.producer() is None else value.type for value in graph.outputs]
+    return all(isinstance(kind, ir.TensorType) and kind.dtype in FILLED_TYPES for kind in kinds)
 
 
 def waiting_input(model: ir.Model) -> ir.Value | None:
@@ -144,16 +141,10 @@ class _Writer:
     def _ballast(self, nodes: list[ir.Node], name: str, before: ir.Value, known: int, ballast: Ballast) -> ir.Value:
         """How many hidden numbers it has; its own shapes wait for the number `before`, which is known to be `known`."""
         reads: list[ir.Value | None] = []
-        for kind, shape in zip(("steps", "weights", "recurrence"), ballast.shapes, strict=True):
-            rest = self.constant(f"{name}/{kind}_dims", [size - known for size in shape])
-            reads.append(
-                self.op(
-                    nodes,
-                    f"{name}/{kind}",
-                    "ConstantOfShape",
-                    [self.op(nodes, f"{name}/{kind}_shape", "Add", [before, rest])],
-                )
-            )
+        for kind, dims in zip(("steps", "weights", "recurrence"), ballast.shapes, strict=True):
+            rest = self.constant(f"{name}/{kind}_dims", [size - known for size in dims])
+            shape = self.op(nodes, f"{name}/{kind}_shape", "Add", [before, rest])
+            reads.append(self.op(nodes, f"{name}/{kind}", "ConstantOfShape", [shape]))
         one_step = self.constant("one_step", [1], np.int32)
         hidden = ir.Value(name=fresh_name(f"{PREFIX}{name}/hidden", self._taken))
         size = [ir.AttrInt64("hidden_size", ballast.hidden)]
@@ -188,7 +179,12 @@ class _Writer:
         view.type = gated.type
         for node, at in readers:
             node.replace_input_with(at, view)
-        small = [value for name, value in self._graph.initializers.items() if _is_small(value) and name not in outside]
+        small = [
+            value
+            for name, value in self._graph.initializers.items()
+            if value.const_value is not None and value.const_value.nbytes <= INLINE_BYTES
+            if not name.startswith(PREFIX) and name not in outside
+        ]
         for value in small:
             del self._graph.initializers[value.name or ""]
         return ir.Graph([], outputs, nodes=[*gate, *nodes], initializers=small, name=f"{PREFIX}graph")
@@ -234,11 +230,6 @@ def in_loops(model: ir.Model) -> frozenset[str]:
     """Names of weights that the form moves into bodies of loops over tiles."""
     bodies = (body for node in model.graph if is_loop(node.name) for body in _bodies(node))
     return frozenset(value.name or "" for body in bodies for value in _only_in(body, model.graph))
-
-
-def _is_small(value: ir.Value) -> bool:
-    is_own = (value.name or "").startswith(PREFIX)
-    return not is_own and value.const_value is not None and value.const_value.nbytes <= INLINE_BYTES
 
 
 def weight_bytes_of(model: ir.Model, form: SteadyForm) -> int:
@@ -327,18 +318,13 @@ def _out_of_loop(graph: ir.Graph, node: ir.Node) -> None:
         for value in weights:
             graph.register_initializer(value)
         for own in [each for each in body if (each.name or "").startswith(PREFIX)]:
-            own.outputs[0].replace_all_uses_with(_zero(graph, node))
+            name = zero_of(node.name)
+            if name not in graph.initializers:
+                tensor = ir.tensor(np.array(0, np.int64), name=name)
+                zero = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
+                graph.register_initializer(zero)
+            own.outputs[0].replace_all_uses_with(graph.initializers[name])
             body.remove(own)
-
-
-def _zero(graph: ir.Graph, loop: ir.Node) -> ir.Value:
-    """The weight that is the zero of a loop."""
-    name = zero_of(loop.name)
-    if name not in graph.initializers:
-        tensor = ir.tensor(np.array(0, np.int64), name=name)
-        zero = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
-        graph.register_initializer(zero)
-    return graph.initializers[name]
 
 
 def as_in_branch(model: ir.Model, early: Sequence[str] = ()) -> ir.Model:

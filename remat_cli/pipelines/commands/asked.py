@@ -18,7 +18,7 @@ RATES = {**UNITS, "bit": 0.125, "kbit": 125.0, "mbit": 125e3, "gbit": 125e6, "tb
 def partition_request(
     devices: object, memory: object, link: object, micro_batches: int, method: str
 ) -> PipelineRequest:
-    """The values as words say them.
+    """Turn the words of `partition` into a request.
 
     Raises:
         ConfigError: one cannot be used; devices that differ cannot.
@@ -27,24 +27,17 @@ def partition_request(
         raise ConfigError(f"no method named '{method}'; there are: {', '.join(METHODS)}")
     if not 1 <= micro_batches <= MOST_BATCHES:
         raise ConfigError(f"micro-batches {micro_batches} must be 1 to {MOST_BATCHES}")
-    return PipelineRequest(_devices(devices), _memory(memory), parse_link(link), micro_batches, method)
-
-
-def _devices(value: object) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", str(value)):
-        raise ConfigError(f"devices '{value}' is not a number: devices of a pipeline are alike, so write --devices 4")
-    if not 1 <= int(str(value)) <= MOST_DEVICES:
-        raise ConfigError(f"devices {value} must be 1 to {MOST_DEVICES}")
-    return int(str(value))
-
-
-def _memory(value: object) -> int:
-    if re.search(r"[,=]", str(value)):
-        raise ConfigError(f"memory '{value}' names several: devices of a pipeline are alike, so write --memory 2GiB")
-    size = parse_bytes(str(value))
-    if not LEAST_BYTES <= size <= MOST_BYTES:
-        raise ConfigError(f"memory '{value}' is no device's: write between 1KiB and 1024TiB, such as --memory 2GiB")
-    return size
+    if not re.fullmatch(r"[0-9]{1,9}", str(devices)):
+        raise ConfigError(f"devices '{devices}' is not a number: devices of a pipeline are alike, so write --devices 4")
+    count = int(str(devices))
+    if not 1 <= count <= MOST_DEVICES:
+        raise ConfigError(f"devices {devices} must be 1 to {MOST_DEVICES}")
+    if re.search(r"[,=]", str(memory)):
+        raise ConfigError(f"memory '{memory}' names several: devices of a pipeline are alike, so write --memory 2GiB")
+    memory_bytes = parse_bytes(str(memory))
+    if not LEAST_BYTES <= memory_bytes <= MOST_BYTES:
+        raise ConfigError(f"memory '{memory}' is no device's: write between 1KiB and 1024TiB, such as --memory 2GiB")
+    return PipelineRequest(count, memory_bytes, parse_link(link), micro_batches, method)
 
 
 def parse_link(value: object) -> float:

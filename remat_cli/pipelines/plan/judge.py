@@ -44,16 +44,20 @@ def simulate_pipeline(chain: PipelineChain, schedule: PeriodicSchedule, model: M
         InvalidSchedule: a task runs before what it needs, or a device or a link does two things at once.
     """
     _check_shape(chain, schedule)
-    batches = _how_many(chain, schedule)
-    tasks = [_tasks_of(chain, schedule, batch) for batch in range(batches)]
-    moves = [_moves_of(chain, schedule, batch) for batch in range(batches)]
+    first = min(min(starts) for starts in schedule.starts)
+    last = max(max(starts) for starts in schedule.starts) + max(chain.forward + chain.backward)
+    in_pattern = len(schedule.starts)
+    # Three times as many as can be under way at once, and ten more.
+    batches = (3 * ((last - first) // schedule.period + 1) + 10) * in_pattern
+    placed = [_placed(chain, schedule, batch) for batch in range(batches)]
+    tasks, moves = [done for done, _ in placed], [moved for _, moved in placed]
     for done, moved in zip(tasks, moves, strict=True):
         _check_order(chain, schedule, done, moved)
-    _check_devices(chain, schedule, tasks)
-    _check_links(chain, schedule, moves)
+    _check_alone(chain, schedule, tasks, moves)
     memory = {device: _memory_of(device, chain, schedule, tasks, model) for device in sorted(set(schedule.devices))}
+    ends = sorted(done[-1].end for done in tasks)
     return PipelineRun(
-        _steady_period(schedule, tasks),
+        Fraction(ends[-1] - ends[-1 - in_pattern], in_pattern),  # between completions a whole pattern apart, at the end
         {device: max(held for _, held in line) for device, line in memory.items()},
         memory,
         tuple(_most_alive(chain, tasks, layer) for layer in range(1, chain.layers + 1)),
@@ -61,7 +65,7 @@ def simulate_pipeline(chain: PipelineChain, schedule: PeriodicSchedule, model: M
 
 
 def _layer(chain: PipelineChain, task: int) -> int:
-    """Of task 1..2n."""
+    """The layer that task 1..2n belongs to."""
     return task if task <= chain.layers else 2 * chain.layers + 1 - task
 
 
@@ -86,37 +90,21 @@ def _check_shape(chain: PipelineChain, schedule: PeriodicSchedule) -> None:
                 raise InvalidSchedule(f"after task {task} a transfer is {'missing' if apart else 'too many'}")
 
 
-def _how_many(chain: PipelineChain, schedule: PeriodicSchedule) -> int:
-    """Three times as many as can be under way at once, and ten more."""
-    first = min(min(starts) for starts in schedule.starts)
-    last = max(max(starts) for starts in schedule.starts) + max(chain.forward + chain.backward)
-    in_pattern = len(schedule.starts)
-    return (3 * ((last - first) // schedule.period + 1) + 10) * in_pattern
-
-
-def _shift(schedule: PeriodicSchedule, batch: int) -> tuple[int, int]:
+def _placed(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> tuple[list[_Task], dict[int, _Task]]:
+    """When the tasks of a mini-batch run, and its transfers, by the task before each."""
     rounds, place = divmod(batch, len(schedule.starts))
-    return place, rounds * schedule.period
-
-
-def _tasks_of(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> list[_Task]:
-    place, later = _shift(schedule, batch)
-    found = []
+    later = rounds * schedule.period
+    tasks = []
     for task, start in enumerate(schedule.starts[place], 1):
         times = chain.forward if task <= chain.layers else chain.backward
-        found.append(_Task(batch, task, start + later, start + later + times[_layer(chain, task) - 1]))
-    return found
-
-
-def _moves_of(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> dict[int, _Task]:
-    place, later = _shift(schedule, batch)
-    found = {}
-    for task, start in enumerate(schedule.transfers[place], 1):
-        if start is not None:
+        tasks.append(_Task(batch, task, start + later, start + later + times[_layer(chain, task) - 1]))
+    moves = {}
+    for task, begin in enumerate(schedule.transfers[place], 1):
+        if begin is not None:
             lower = min(_layer(chain, task), _layer(chain, task + 1))
             takes = chain.transfers[lower - 1] if task < chain.layers or chain.has_gradients else 0
-            found[task] = _Task(batch, task, start + later, start + later + takes)
-    return found
+            moves[task] = _Task(batch, task, begin + later, begin + later + takes)
+    return tasks, moves
 
 
 def _check_order(chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[_Task], moves: dict[int, _Task]) -> None:
@@ -130,37 +118,24 @@ def _check_order(chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[_
                 )
 
 
-def _check_devices(chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[list[_Task]]) -> None:
-    by_device: dict[str, list[_Task]] = defaultdict(list)
+def _check_alone(
+    chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[list[_Task]], moves: list[dict[int, _Task]]
+) -> None:
+    """No device and no link does two things at once."""
+    groups: dict[str, list[_Task]] = defaultdict(list)
     for task in (task for done in tasks for task in done):
-        by_device[f"device {_device(chain, schedule, task.task)}"].append(task)
-    _check_alone(by_device)
-
-
-def _check_links(chain: PipelineChain, schedule: PeriodicSchedule, moves: list[dict[int, _Task]]) -> None:
-    by_link: dict[str, list[_Task]] = defaultdict(list)
+        groups[f"device {_device(chain, schedule, task.task)}"].append(task)
     for move in (move for moved in moves for move in moved.values()):
         ends = sorted((_device(chain, schedule, move.task), _device(chain, schedule, move.task + 1)))
-        by_link[f"the link between devices {ends[0]} and {ends[1]}"].append(move)
-    _check_alone(by_link)
-
-
-def _check_alone(groups: dict[str, list[_Task]]) -> None:
-    for place, tasks in groups.items():
-        lasting = sorted((task for task in tasks if task.end > task.start), key=lambda task: task.start)
+        groups[f"the link between devices {ends[0]} and {ends[1]}"].append(move)
+    for place, group in groups.items():
+        lasting = sorted((task for task in group if task.end > task.start), key=lambda task: task.start)
         for one, other in pairwise(lasting):
             if other.start < one.end:
                 raise InvalidSchedule(
                     f"{place} does two things at time {other.start}: task {one.task} of mini-batch {one.batch} "
                     f"and task {other.task} of mini-batch {other.batch}"
                 )
-
-
-def _steady_period(schedule: PeriodicSchedule, tasks: list[list[_Task]]) -> Fraction:
-    """Difference of completions a whole pattern apart, at the end of the run."""
-    ends = sorted(done[-1].end for done in tasks)
-    in_pattern = len(schedule.starts)
-    return Fraction(ends[-1] - ends[-1 - in_pattern], in_pattern)
 
 
 def _memory_of(
@@ -172,23 +147,16 @@ def _memory_of(
             if start < end:
                 changes[start] += held
                 changes[end] -= held
-    held = _always(device, chain, schedule, model)
+    # Weights, and the buffers of transfers.
+    held = sum(chain.copies * chain.weights[at] for at, where in enumerate(schedule.devices) if where == device)
+    for layer, (here, there) in enumerate(pairwise(schedule.devices), 1):
+        if model != "nca" and here != there and device in {here, there}:
+            held += (2 if chain.has_gradients else 1) * chain.sizes[layer]
     line = [] if changes else [(0, held)]
     for time in sorted(changes):
         held += changes[time]
         line.append((time, held))
     return tuple(line)
-
-
-def _always(device: int, chain: PipelineChain, schedule: PeriodicSchedule, model: MemoryModel) -> int:
-    """Weights, and the buffers of transfers."""
-    held = sum(chain.copies * chain.weights[at] for at, where in enumerate(schedule.devices) if where == device)
-    if model == "nca":
-        return held
-    for layer, (here, there) in enumerate(pairwise(schedule.devices), 1):
-        if here != there and device in {here, there}:
-            held += (2 if chain.has_gradients else 1) * chain.sizes[layer]
-    return held
 
 
 def _lives(

@@ -140,7 +140,12 @@ def lay_out(graph: Graph, links: StepLinks) -> Line:
     Raises:
         ModelError: the graph has no op of a forward pass, or updates what it trains.
     """
-    is_backward = _backward_ops(graph)
+    is_backward: list[bool] = []
+    for each in graph.ops:
+        if each.phase == "update":
+            raise ModelError(f"op {each.name} is an update: cut the step into gradients and updates first")
+        makers = (graph.tensors[tensor].producer for tensor in each.inputs)
+        is_backward.append(each.phase == "backward" or any(is_backward[op] for op in makers if op is not None))
     forward = _forward_order(graph, is_backward, links)
     if not forward:
         raise ModelError("a model without ops of a forward pass cannot be cut into stages")
@@ -152,16 +157,6 @@ def lay_out(graph: Graph, links: StepLinks) -> Line:
     homes, gradient_homes, glued = _homes(graph, links, forward, place)
     _sink(graph, backward, place, (gradient_homes, _states(graph, links)))
     return Line(graph, forward, backward, tuple(place), homes, gradient_homes, glued)
-
-
-def _backward_ops(graph: Graph) -> list[bool]:
-    found: list[bool] = []
-    for op in graph.ops:
-        if op.phase == "update":
-            raise ModelError(f"op {op.name} is an update: cut the step into gradients and updates first")
-        producers = (graph.tensors[tensor].producer for tensor in op.inputs)
-        found.append(op.phase == "backward" or any(found[maker] for maker in producers if maker is not None))
-    return found
 
 
 def _states(graph: Graph, links: StepLinks) -> frozenset[int]:
@@ -299,15 +294,11 @@ def merge_places(line: Line, times: list[int], most: int) -> tuple[int, ...]:
             (1 + sums[bounds[at + 2]] - sums[bounds[at]]) / (1 + line.cut_bytes[cut]) for at, cut in enumerate(cuts)
         ]
         least = sorted(range(len(cuts)), key=worth.__getitem__)[: max(1, (len(cuts) - most) // 8)]
-        chosen = _apart(sorted(least))
-        cuts = [cut for at, cut in enumerate(cuts) if at not in chosen]
+        # No neighbours of one taken before: joining one pair changes the worth of the next.
+        taken: list[int] = []
+        for at in sorted(least):
+            if not taken or at > taken[-1] + 1:
+                taken.append(at)
+        joined = frozenset(taken)
+        cuts = [cut for at, cut in enumerate(cuts) if at not in joined]
     return (*cuts, len(times))
-
-
-def _apart(places: list[int]) -> frozenset[int]:
-    """Those that are no neighbours of one taken before: joining one pair changes the worth of the next."""
-    taken: list[int] = []
-    for place in places:
-        if not taken or place > taken[-1] + 1:
-            taken.append(place)
-    return frozenset(taken)

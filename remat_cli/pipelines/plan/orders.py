@@ -50,7 +50,9 @@ def flushed_turns(plan: PipelineFile, batches: int, steps: int) -> list[Turn]:
     for block in range(steps):
         numbers = range(block * batches, (block + 1) * batches)
         found += _block(plan, range(batches), numbers.start, batches)
-        found += _updates(plan, block, numbers[-1])
+        for number, stage in enumerate(plan.stages, 1):
+            if stage.update is not None:
+                found.append(Turn(stage.device, number, "U", numbers[-1], block))
     return found
 
 
@@ -65,11 +67,6 @@ def late_turns(plan: PipelineFile, batches: int, steps: int) -> list[Turn]:
         if turn.kind == "B" and turn.ends_block and plan.stages[turn.stage - 1].update is not None:
             found.append(Turn(turn.device, turn.stage, "U", turn.batch, turn.block))
     return found
-
-
-def _updates(plan: PipelineFile, block: int, batch: int) -> list[Turn]:
-    stages = enumerate(plan.stages, 1)
-    return [Turn(stage.device, number, "U", batch, block) for number, stage in stages if stage.update is not None]
 
 
 def _block(plan: PipelineFile, batches: range, first: int, per_update: int) -> list[Turn]:

@@ -23,7 +23,7 @@ class Reruns:
         """Whether an op of the backward, or one that runs again, reads a tensor as it is made anew."""
         graph = self.line.graph
         maker = graph.tensors[tensor].producer
-        if maker is None or maker in self._backward or graph.ops[op].op_type in WITH_BODIES:
+        if maker is None or maker in self.line.backward_ops or graph.ops[op].op_type in WITH_BODIES:
             return False
         part = self._part(self.line.place[maker])
         return part is not None and part == self._part(self.line.place[op]) and graph.ops[maker].repeatable
@@ -51,10 +51,6 @@ class Reruns:
                     found.add(maker)
                     waiting.append(maker)
         return found
-
-    @property
-    def _backward(self) -> frozenset[int]:
-        return self.line.backward_ops
 
     def _part(self, place: int) -> int | None:
         return next((number for number, (first, last) in enumerate(self.parts) if first <= place < last), None)

@@ -1,6 +1,7 @@
 """`schedule.json`: a model cut into stages for several devices, when each runs, and what this takes of each device."""
 
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -162,13 +163,15 @@ def device_loads(chain: PipelineChain, schedule: PeriodicSchedule) -> tuple[Pipe
     """The judge's verdict on a schedule of stages, and what each device does by it."""
     run = simulate_pipeline(chain, schedule, "full")
     loads = []
+    cuts = list(enumerate(pairwise(schedule.devices), 1))
     for device in range(max(schedule.devices) + 1):
         mine = [stage for stage, owner in enumerate(schedule.devices, 1) if owner == device]
         tasks = sorted(_tasks(chain, schedule, mine), key=lambda task: (task.offset_ns, task.stage, task.kind))
+        crossed = [cut for cut, (here, there) in cuts if here != there and device in (here, there)]
         loads.append(
             DeviceLoad(
                 static_bytes=sum(chain.copies * chain.weights[stage - 1] for stage in mine),
-                buffer_bytes=_buffers(chain, schedule, device),
+                buffer_bytes=sum(chain.ways * chain.sizes[cut] for cut in crossed),
                 peak_bytes=run.peak_bytes.get(device, 0),
                 busy_ns=sum(task.duration_ns for task in tasks),
                 alive={stage: run.live[stage - 1] for stage in mine},
@@ -189,13 +192,6 @@ def _tasks(chain: PipelineChain, schedule: PeriodicSchedule, stages: list[int]) 
                 rounds, offset = divmod(starts[task], schedule.period)
                 found.append(PeriodTask(stage, kind, offset, turn - rounds, times[stage - 1], slot))  # type: ignore[arg-type]
     return found
-
-
-def _buffers(chain: PipelineChain, schedule: PeriodicSchedule, device: int) -> int:
-    pairs = list(zip(schedule.devices, schedule.devices[1:], strict=False))
-    return sum(
-        chain.ways * chain.sizes[cut] for cut, pair in enumerate(pairs, 1) if pair[0] != pair[1] and device in pair
-    )
 
 
 def link_loads(chain: PipelineChain, schedule: PeriodicSchedule) -> tuple[LinkLoad, ...]:
@@ -248,15 +244,10 @@ def _check(path: Path, found: PipelineFile) -> None:
         raise ModelError("what devices and links do is not what the schedule says")
     if Fraction(found.period_ns) != Fraction(float(run.normalized_period)):
         raise ModelError(f"its period is {float(run.normalized_period):.0f} ns, not {found.period_ns:.0f}")
-    for name in _files(found):
+    sessions = [each for stage in found.stages for each in (stage.forward, stage.backward, stage.update)]
+    names = [found.told, *(stage.first for stage in found.stages), *(each.file for each in sessions if each)]
+    for name in (name for name in names if name is not None):
         if Path(name).name != name:
             raise ModelError(f"file '{name}' is not beside it")
         if not (path.parent / name).is_file():
             raise ModelError(f"file '{name}' is gone")
-
-
-def _files(found: PipelineFile) -> list[str]:
-    """All files that a schedule names."""
-    sessions = [each for stage in found.stages for each in (stage.forward, stage.backward, stage.update)]
-    names = [found.told, *(stage.first for stage in found.stages), *(each.file for each in sessions if each)]
-    return [name for name in names if name is not None]

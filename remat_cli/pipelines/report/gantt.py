@@ -32,19 +32,14 @@ def period_lines(picture: PeriodPicture, style: Style) -> list[str]:
     for number, device in enumerate(picture.devices):
         cells: list[tuple[str, Role | None]] = [(idle, "faint")] * width
         for task in device.order:
-            mark: tuple[str, Role | None] = (
-                (str(task.stage % 10), "accent") if task.kind == "F" else (_letter(task.stage), "good")
-            )
+            letter = chr(ord("a") + (task.stage - 1) % 26)
+            mark: tuple[str, Role | None] = (str(task.stage % 10), "accent") if task.kind == "F" else (letter, "good")
             first = task.offset_ns * width // picture.period_ns
             count = max(1 if task.duration_ns else 0, task.duration_ns * width // picture.period_ns)
             for cell in range(first, first + count):
                 cells[cell % width] = mark
         lines.append(f"  device {number:<3}{painted(cells, style)}")
     return lines
-
-
-def _letter(stage: int) -> str:
-    return chr(ord("a") + (stage - 1) % 26)
 
 
 def period_svg(picture: PeriodPicture, title: str) -> bytes:
@@ -76,15 +71,12 @@ def _figure(picture: PeriodPicture, title: str) -> Any:
     upper.spines[["top", "right"]].set_visible(False)
     upper.set_title(title, loc="left", fontsize=12, fontweight="bold")
     handles = [Patch(facecolor=FORWARD, label="forward")]
-    handles += [Patch(facecolor=BACKWARD, label="backward")] if _has_backward(picture) else []
+    if any(task.kind == "B" and task.duration_ns for device in picture.devices for task in device.order):
+        handles.append(Patch(facecolor=BACKWARD, label="backward"))
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1.0), "borderaxespad": 0}
     upper.legend(handles=handles, **place, ncols=2, frameon=False, fontsize=9)
     _draw_memory(lower, picture)
     return figure
-
-
-def _has_backward(picture: PeriodPicture) -> bool:
-    return any(task.kind == "B" and task.duration_ns for device in picture.devices for task in device.order)
 
 
 def _draw(axes: Any, row: int, tasks: Sequence[tuple[int, int, str, str]], picture: PeriodPicture) -> None:

@@ -158,15 +158,12 @@ def _cut_lines(plan: PlannedStages, style: Style) -> list[str]:
     lines = []
     for number, stage in enumerate(plan.stages[:-1], 1):
         back = plan.stages[number].goes_back
-        text = f"{plural(len(stage.leaves), 'tensor')} ({_named(stage.leaves)})"
+        more = f" and {len(stage.leaves) - MOST_NAMES} more" if len(stage.leaves) > MOST_NAMES else ""
+        named = ", ".join(shorten(name, 30) for name in stage.leaves[:MOST_NAMES])
+        text = f"{plural(len(stage.leaves), 'tensor')} ({named}{more})"
         text += f", back {plural(len(back), 'tensor')}" if back else ""
         lines.append(f"cut {number} after {shorten(stage.last_op, 30)}: {format_bytes(stage.cut_bytes)}: {text}")
     return lines or ["one stage: nothing is cut"]
-
-
-def _named(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(shorten(name, 30) for name in names[:MOST_NAMES]) + more
 
 
 def _period_lines(plan: PlannedStages, report: PartitionReport) -> list[str]:
@@ -191,11 +188,7 @@ def _device_lines(plan: PlannedStages) -> list[str]:
         alive = ", ".join(f"stage {stage}: {count}" for stage, count in device.alive.items())
         sizes = [format_bytes(size) for size in (device.peak_bytes, device.static_bytes, device.buffer_bytes)]
         has_alive = any(stage.kept_bytes for stage in plan.stages)
-        busy = f"{100 * device.busy_ns / plan.period_ns / _slots(device):.0f} %" if plan.period_ns else "-"
+        in_pattern = 1 + max((task.slot for task in device.order), default=0)  # micro-batches that the pattern has
+        busy = f"{100 * device.busy_ns / plan.period_ns / in_pattern:.0f} %" if plan.period_ns else "-"
         rows.append([str(number), busy, *sizes, alive if has_alive else "-"])
     return columns(rows, ">>>>><")
-
-
-def _slots(device: DeviceLoad) -> int:
-    """How many micro-batches the pattern has."""
-    return 1 + max((task.slot for task in device.order), default=0)

@@ -75,7 +75,11 @@ class PipelineRunReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_training:
             how = "updates come late, the pipeline never empty" if self.is_late else "empty before each update"
             before = f" after {self.updates_before} before" if self.updates_before else ""
-            lines += [f"{plural(self.updates, 'update')}{before} of {batches} each; {how}", _loss_line(self.losses)]
+            shown = [f"{loss:.6g}" for loss in self.losses]
+            if len(shown) > MOST_LOSSES:
+                shown = [*shown[: MOST_LOSSES // 2], "...", *shown[-MOST_LOSSES // 2 :]]
+            lines.append(f"{plural(self.updates, 'update')}{before} of {batches} each; {how}")
+            lines.append(f"loss {', '.join(shown)}" if shown else "no output is a single number")
         else:
             lines.append(f"{batches}, {plural(self.updates, 'round')}")
         measured = "" if self.period_ns is None else f"; measured {duration(self.period_ns)}"
@@ -83,37 +87,22 @@ class PipelineRunReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.overlap is not None:
             lines.append(f"at least two devices at work: {100 * self.overlap:.0f} % of the time that any was")
         if self.is_training and self.overlap is not None:
-            lines += ["", *_stage_lines(self.stages)]
+            rows = [["stage", "micro-batches alive, planned", "seen"]]
+            rows += [[str(each.stage), str(each.planned_alive), str(each.alive)] for each in self.stages]
+            lines += ["", *columns(rows, ">>>")]
         if any(actor.held_bytes for actor in self.actors):
-            lines += ["", *_actor_lines(self.actors)]
+            rows = [["device", "busy", "memory planned", "held beyond an empty process", "mapped"]]
+            for each in self.actors:
+                sizes = [format_bytes(size) for size in (each.planned_bytes, each.held_bytes, each.mapped_bytes)]
+                rows.append([str(each.device), duration(each.busy_ns), *sizes])
+            lines += ["", *columns(rows, ">>>>>")]
         made = {"outputs": self.output, "state": self.state, "trace": self.trace}
         files = [f"{what} {path}" for what, path in made.items() if path]
         return lines + (["", *files] if files else [])
 
 
-def _loss_line(losses: Sequence[float]) -> str:
-    shown = [f"{loss:.6g}" for loss in losses]
-    if len(shown) > MOST_LOSSES:
-        shown = [*shown[: MOST_LOSSES // 2], "...", *shown[-MOST_LOSSES // 2 :]]
-    return f"loss {', '.join(shown)}" if shown else "no output is a single number"
-
-
-def _stage_lines(stages: Sequence[RanStage]) -> list[str]:
-    rows = [["stage", "micro-batches alive, planned", "seen"]]
-    rows += [[str(each.stage), str(each.planned_alive), str(each.alive)] for each in stages]
-    return columns(rows, ">>>")
-
-
-def _actor_lines(actors: Sequence[RanActor]) -> list[str]:
-    rows = [["device", "busy", "memory planned", "held beyond an empty process", "mapped"]]
-    for each in actors:
-        sizes = [format_bytes(size) for size in (each.planned_bytes, each.held_bytes, each.mapped_bytes)]
-        rows.append([str(each.device), duration(each.busy_ns), *sizes])
-    return columns(rows, ">>>>>")
-
-
 def ran_stages(plan: PipelineFile, spans: Sequence[TurnSpan]) -> tuple[RanStage, ...]:
-    """By stage, from all spans: what is alive after a forward."""
+    """The most micro-batches that each stage held after a forward, as planned and as seen."""
     most: dict[int, int] = defaultdict(int)
     for span in spans:
         most[span.stage] = max(most[span.stage], span.alive)
@@ -122,7 +111,7 @@ def ran_stages(plan: PipelineFile, spans: Sequence[TurnSpan]) -> tuple[RanStage,
 
 
 def ran_actors(devices: Sequence[DeviceLoad], spans: Sequence[TurnSpan]) -> tuple[RanActor, ...]:
-    """By device."""
+    """How long each device was busy, and the most that it held."""
     found = []
     for number, device in enumerate(devices):
         mine = [span for span in spans if span.device == number]

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from remat_cli.base.errors import ConfigError, ModelError
-from remat_cli.core.schedule.program import InputSpec
 from remat_cli.pipelines.plan.schedule_file import PipelineFile
 from remat_cli.pipelines.run.local import Feed
 from remat_cli.runtime.sessions._ort import Array
@@ -33,14 +32,12 @@ def pipeline_feed(plan: PipelineFile, folder: Path, given: Path | None, seed: in
         raise ModelError(f"inputs file {given} holds '{unknown[0]}', which is no input; they are: {', '.join(specs)}")
     if missing := [name for name in specs if name not in arrays]:
         raise ModelError(f"inputs file {given} lacks input '{missing[0]}'")
-    rows = {name: _rows(given, spec, arrays[name]) for name, spec in specs.items()}
+    rows: dict[str, list[Array]] = {}
+    for name, spec in specs.items():
+        array = arrays[name]
+        batches = list(array) if array.ndim == len(spec.shape) + 1 and len(array) else [array]
+        rows[name] = [checked(given, spec, np.asarray(batch)) for batch in batches]
     return lambda batch: {name: each[batch % len(each)] for name, each in rows.items()}
-
-
-def _rows(path: Path, spec: InputSpec, array: Array) -> list[Array]:
-    """The micro-batches of an array."""
-    rows = list(array) if array.ndim == len(spec.shape) + 1 and len(array) else [array]
-    return [checked(path, spec, np.asarray(row)) for row in rows]
 
 
 def chosen_settings(plan: PipelineFile, given: Path | None, rate: float) -> Mapping[str, Array]:

@@ -51,7 +51,7 @@ class ClusterOptions:
 
 
 def require_ray() -> None:
-    """Whether Ray is there, without loading it.
+    """Check that Ray is installed, without loading it.
 
     Raises:
         MissingDependency: it is not installed.
@@ -61,7 +61,7 @@ def require_ray() -> None:
 
 
 def import_ray() -> ModuleType:
-    """Ray, which reports nothing about anybody.
+    """Import Ray in such a way that it reports nothing about anybody.
 
     Raises:
         MissingDependency: it is not installed, or does not load.
@@ -103,7 +103,10 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
             _tell_ray({AUTH_MODE: "token", AUTH_TOKEN: secrets.token_hex(32)})  # else Ray leaves one in the home folder
         _tell_ray(OURS)
         ray = import_ray()
-        _begin(ray, "a local cluster", num_cpus=_processors(options, devices), include_dashboard=False, address="local")
+        if custom := [name for name in options.resources if name not in ("cpu", "gpu")]:
+            raise ConfigError(f"--resource {custom[0]}: a cluster of this machine has no such resource; give --address")
+        processors = math.ceil(devices * options.resources.get("cpu", 1))  # it is said to have what the actors take
+        _begin(ray, "a local cluster", num_cpus=processors, include_dashboard=False, address="local")
     else:
         where = f"the cluster at {options.address}"
         _check_address(options.address, where)
@@ -118,7 +121,7 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
 
 
 def _check_gpus(ray: ModuleType, options: ClusterOptions, devices: int) -> None:
-    """Whether this machine has what all actors take; a cluster of one machine never gets more.
+    """Check that this machine has what all actors take; a cluster of one machine never gets more.
 
     Raises:
         ConfigError: it has not.
@@ -175,7 +178,10 @@ def _check_address(address: str, where: str) -> None:
         RuntimeFailure: nobody listens there, something that is no cluster, or one that refuses us.
     """
     try:
-        _knock(address)
+        # Whether somebody listens, where the address has a port; Ray itself would ask for a minute.
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except OSError as error:
         raise RuntimeFailure(_no_answer(where, str(error))) from None
     asks = _asks_for_token(address, where)
@@ -193,7 +199,7 @@ def _asks_for_token(address: str, where: str) -> bool:
         RuntimeFailure: there is no cluster.
     """
     try:
-        with started(_join_once, (address, where)) as worker:
+        with started(join_once, (address, where)) as worker:
             until = time.monotonic() + START_SECONDS
 
             def begin() -> None:
@@ -211,7 +217,8 @@ def _asks_for_token(address: str, where: str) -> bool:
         raise RuntimeFailure(_no_answer(where, died.line or "Ray broke down")) from None
 
 
-def _join_once(job: tuple[str, str], tell: Tell) -> None:
+def join_once(job: tuple[str, str], tell: Tell) -> None:
+    """Join a cluster and leave it: what a process of its own does, to find out whether that is possible."""
     address, where = job
     ray = import_ray()
     tell()  # only now does the time that it may take to join begin
@@ -234,25 +241,3 @@ def _without_native_lines() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
-
-
-def _knock(address: str) -> None:
-    """Whether somebody listens at an address with a port; Ray itself would ask for a minute.
-
-    Raises:
-        OSError: nobody does.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-
-
-def _processors(options: ClusterOptions, devices: int) -> int:
-    """How many a cluster of this machine alone is said to have: as many as the actors take.
-
-    Raises:
-        ConfigError: a resource that such a cluster has not.
-    """
-    if custom := [name for name in options.resources if name not in ("cpu", "gpu")]:
-        raise ConfigError(f"--resource {custom[0]}: a cluster of this machine has no such resource; give --address")
-    return math.ceil(devices * options.resources.get("cpu", 1))

@@ -41,7 +41,9 @@ class StageRunner:
         self._sessions = {each.file: open_session(folder / each.file, settings, options()) for each in ways}
         if stage.update is not None:
             file = stage.update.file
-            self._sessions[file] = open_session(folder / file, settings, _lasting_options(settings))
+            lasting = stage_options(settings)
+            lasting.enable_cpu_mem_arena = False  # its outputs stay for long, and would leave gaps in an arena
+            self._sessions[file] = open_session(folder / file, settings, lasting)
         self._types = {i.name: i.type for session in self._sessions.values() for i in session.get_inputs()}
         self._needed = {*stage.goes_back, *(stage.backward.reads if stage.backward else ())}
         self._kept: dict[int, Arrays] = {}
@@ -59,16 +61,14 @@ class StageRunner:
         missing = [name for name in self.stage.states if name not in state]
         if missing:
             raise ModelError(f"the state lacks '{missing[0]}': it is that of another model or stage")
-        typed = {name: self._typed(name, array) for name, array in state.items()}
+        kinds = {name: self._types.get(name.removesuffix(OLDER), "") for name in state}
+        # What files know no type of comes as unsigned integers.
+        typed = {name: typed_array(array, kinds[name]) for name, array in state.items()}
         self._moving = {name: typed[name] for name in self.stage.states if name not in self.stage.weights}
         newest = {name: typed[name] for name in self.stage.weights}
         self._versions = [{name: typed.get(f"{name}{OLDER}", newest[name]) for name in newest}, newest]
         self._updates = 0
         self._at_end = self._forward_states()
-
-    def _typed(self, name: str, array: Array) -> Array:
-        """Types that files do not know come as unsigned integers."""
-        return typed_array(array, self._types.get(name.removesuffix(OLDER), ""))
 
     def state(self) -> Arrays:
         """All that the next block begins with; with late updates also the version before the newest."""
@@ -103,7 +103,11 @@ class StageRunner:
     def backward(self, batch: int, returned: Mapping[str, Array]) -> tuple[Arrays, Arrays]:
         """Run the backward of a micro-batch and add its gradients up; returns what goes back, and what comes out."""
         here = {**self._kept.pop(batch, {}), **returned}
-        into = {name: self._place(name) for name in self._places}
+        into: Arrays = {}  # the gradient of the first micro-batch goes to the sum, that of another beside it
+        for name, (shape, dtype) in self._places.items():
+            if name in self._sums and name not in self._at_hand:
+                self._at_hand[name] = np.empty(shape, dtype)
+            into[name] = self._at_hand[name] if name in self._sums else np.empty(shape, dtype)
         made = {} if self.stage.backward is None else self._run(self.stage.backward, here, into)
         here |= made
         for name in self.stage.gradients:
@@ -141,15 +145,6 @@ class StageRunner:
         made = self._sessions[stage.backward.file].get_outputs()
         return {each.name: (tuple(each.shape), type_of(each)) for each in made if each.name in mine}
 
-    def _place(self, name: str) -> Array:
-        """Where the gradient goes: of the first micro-batch to the sum, of another beside it."""
-        shape, dtype = self._places[name]
-        if name not in self._sums:
-            return np.empty(shape, dtype)
-        if name not in self._at_hand:
-            self._at_hand[name] = np.empty(shape, dtype)
-        return self._at_hand[name]
-
     @property
     def alive(self) -> int:
         """How many micro-batches are kept now."""
@@ -171,13 +166,6 @@ def stage_options(settings: SessionSettings) -> Any:
     """Options of a session that runs in turn with others: its threads sleep as soon as a run ends."""
     options = session_options(settings)
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    return options
-
-
-def _lasting_options(settings: SessionSettings) -> Any:
-    """Options of a session whose outputs stay for long: they would leave gaps among what comes and goes in an arena."""
-    options = stage_options(settings)
-    options.enable_cpu_mem_arena = False
     return options
 
 

@@ -68,11 +68,15 @@ def best_joint(
     Exact among stages that run as blocks: for a first layer and a number of stages the least delay is best, and of
     the options that fit, the one with least time. None: nothing fits.
     """
-    options = _all_options(chain, curve)
+    figures = StageFigures(chain)
+    options = {}  # by stage, least time first; to keep everything is one
+    for i in range(1, chain.layers + 1):
+        for j in range(i, chain.layers + 1):
+            options[i, j] = pareto([StageOption(0, figures.saved_bytes(i, j), 0), *curve(i, j)])
     low = max(1, -(-(sum(chain.forward) + sum(chain.backward)) // devices))
     extra = max(option.extra_time for each in options.values() for option in each)
     high = max(low, chain.longest_period + chain.layers * extra)
-    question = _Question(StageFigures(chain), options, devices, memory, model)
+    question = _Question(figures, options, devices, memory, model)
     found = _within(question, high)
     if found is None:
         return None
@@ -83,17 +87,9 @@ def best_joint(
             low = middle + 1
         else:
             high, found = middle, tail
-    return _plan(chain, found, memory, model)
-
-
-def _all_options(chain: PipelineChain, curve: StageCurve) -> dict[tuple[int, int], list[StageOption]]:
-    """By stage, least time first; to keep everything is one."""
-    figures = StageFigures(chain)
-    found = {}
-    for i in range(1, chain.layers + 1):
-        for j in range(i, chain.layers + 1):
-            found[i, j] = pareto([StageOption(0, figures.saved_bytes(i, j), 0), *curve(i, j)])
-    return found
+    stages = as_they_run(chain, found.cuts, found.options, model)
+    plan = best_period(stages, range(1, len(found.cuts) + 1), memory)
+    return JointPlan(plan.period, found.cuts, found.options, plan.alive, stages) if plan else None
 
 
 def pareto(options: Sequence[StageOption]) -> list[StageOption]:
@@ -154,12 +150,6 @@ def _prepend(question: _Question, stage: tuple[int, int], tail: _Tail, period: i
             delay = add_delay(add_delay(tail.delay, load, period), link, period)
             return _Tail(delay, (j, *tail.cuts), (option, *tail.options))
     return None
-
-
-def _plan(chain: PipelineChain, tail: _Tail, memory: int, model: MemoryModel) -> JointPlan | None:
-    stages = as_they_run(chain, tail.cuts, tail.options, model)
-    plan = best_period(stages, range(1, len(tail.cuts) + 1), memory)
-    return JointPlan(plan.period, tail.cuts, tail.options, plan.alive, stages) if plan else None
 
 
 def as_they_run(

@@ -1,7 +1,7 @@
 """MadPipe as a whole: the best contiguous plan, then a special device with several stages where that promises more."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from remat_cli.base.errors import BrokenSolver
@@ -73,14 +73,24 @@ def madpipe(
     is_exact = chain.layers <= EXACT_LAYERS
     question = MadPipeQuestion(chain, devices, memory, below=below)
     bound, allocations = _first_phase(question, is_exact, _Turns(clock, end, effort.seconds / 3))
-    for stages in _views(chain, allocations[: 1 + _RUNNERS_UP]):
+    # Stages as blocks first; then each in two blocks, which may run apart.
+    views = list(dict.fromkeys(allocation.stages for allocation in allocations[: 1 + _RUNNERS_UP]))
+    finer = [split_at_narrow_points(chain, stages) for stages in views]
+    views += [halves for halves, stages in zip(finer, views, strict=True) if halves != stages]
+    for stages in views:
         seconds = (end - clock()) / 2
         if bound is None or seconds < _LEAST_SECONDS or (best and best.period <= bound):
             break
         limits = replace(effort, seconds=seconds, below=best.period if best else None)
         best = _second_phase(chain, stages, memory, limits) or best
     if best:
-        _check(chain, best, memory)
+        run = simulate_pipeline(chain, best, "buf")
+        peak = max(run.peak_bytes.values())
+        if peak > memory or run.normalized_period != best.period:
+            raise BrokenSolver(
+                f"madpipe planned a period of {best.period} within {memory} bytes; "
+                f"the judge finds {run.normalized_period} and {peak}"
+            )
     return MadPipePlan(best, bound, below, is_exact)
 
 
@@ -119,16 +129,6 @@ def _first_phase(
     return bound, madpipe_phase1(replace(question, grid=FINE), may_go_on=turns.next())
 
 
-def _views(chain: PipelineChain, allocations: list[MadPipeAllocation]) -> Iterator[tuple[PipelineStage, ...]]:
-    """Stages as blocks first; then each in two blocks, which may run apart."""
-    views = list(dict.fromkeys(allocation.stages for allocation in allocations))
-    yield from views
-    for stages in views:
-        finer = split_at_narrow_points(chain, stages)
-        if finer != stages:
-            yield finer
-
-
 def split_at_narrow_points(chain: PipelineChain, stages: tuple[PipelineStage, ...]) -> tuple[PipelineStage, ...]:
     """Each stage of several layers as two on the same device, apart where the tensor between them is smallest."""
     found: list[PipelineStage] = []
@@ -153,13 +153,3 @@ def _second_phase(
         return contiguous_schedule(chain, cuts, plan.period) if plan and is_better else None
     answer = least_period(merge(chain, stages), len(set(owners)), memory, "buf", allocation=owners, effort=effort)
     return spell_out(chain, stages, answer.schedule) if answer.schedule else None
-
-
-def _check(chain: PipelineChain, schedule: PeriodicSchedule, memory: int) -> None:
-    run = simulate_pipeline(chain, schedule, "buf")
-    peak = max(run.peak_bytes.values())
-    if peak > memory or run.normalized_period != schedule.period:
-        raise BrokenSolver(
-            f"madpipe planned a period of {schedule.period} within {memory} bytes; "
-            f"the judge finds {run.normalized_period} and {peak}"
-        )

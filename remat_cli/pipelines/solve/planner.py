@@ -94,7 +94,7 @@ def neediest_layer(chain: PipelineChain) -> tuple[int, int]:
     return max(enumerate(needs), key=lambda each: each[1])
 
 
-def _onef1b_star(question: PipelineQuestion) -> StagePlan:
+def plan_onef1b_star(question: PipelineQuestion) -> StagePlan:
     """The best contiguous partition, scheduled with 1F1B*: exact among stages of neighbouring layers."""
     chain = question.chain
     plan = best_contiguous(chain, question.devices, question.memory, "full")
@@ -103,7 +103,8 @@ def _onef1b_star(question: PipelineQuestion) -> StagePlan:
     return _as_stages(chain, contiguous_schedule(chain, plan.cuts, plan.period), plan.period)
 
 
-def _pipedream(question: PipelineQuestion) -> StagePlan:
+def plan_pipedream(question: PipelineQuestion) -> StagePlan:
+    """PipeDream's cuts, scheduled with 1F1B*: the baseline of the literature."""
     chain = question.chain
     plan = pipedream_1f1b_star(chain, question.devices, question.memory, "full")
     if plan is None:
@@ -111,9 +112,9 @@ def _pipedream(question: PipelineQuestion) -> StagePlan:
     return _as_stages(chain, contiguous_schedule(chain, plan.cuts, plan.period), None)
 
 
-def _madpipe(question: PipelineQuestion) -> StagePlan:
+def plan_madpipe(question: PipelineQuestion) -> StagePlan:
     """A device may have several stages; never worse than the best contiguous partition."""
-    contiguous, found = _onef1b_star(question), _one_special(question)
+    contiguous, found = plan_onef1b_star(question), _one_special(question)
     return _best([contiguous, found], found.bound)
 
 
@@ -133,7 +134,7 @@ def _one_special(question: PipelineQuestion) -> StagePlan:
     return NOTHING
 
 
-def _program(question: PipelineQuestion) -> StagePlan:
+def plan_program(question: PipelineQuestion) -> StagePlan:
     """The integer program, which takes short chains only."""
     tick, coarse = _coarse(question.chain)
     answer = least_period(coarse, question.devices, question.memory, "full", effort=question.effort)
@@ -143,11 +144,11 @@ def _program(question: PipelineQuestion) -> StagePlan:
     return _slowed(_as_stages(coarse, answer.schedule, bound), tick)
 
 
-def _joint(question: PipelineQuestion) -> StagePlan:
+def plan_joint(question: PipelineQuestion) -> StagePlan:
     """The best contiguous partition whose stages may run parts of their forward again; exact on these blocks."""
     chain = question.chain
     if not chain.has_gradients:
-        return _onef1b_star(question)
+        return plan_onef1b_star(question)
     curve = segment_curve(chain, SEGMENTS)
     plan = best_joint(chain, question.devices, question.memory, curve, "full")
     if plan is None:
@@ -157,18 +158,18 @@ def _joint(question: PipelineQuestion) -> StagePlan:
     return StagePlan(stages, plan.schedule, again=tuple(option.again for option in plan.options))
 
 
-def _auto(question: PipelineQuestion) -> StagePlan:
+def plan_auto(question: PipelineQuestion) -> StagePlan:
     """The best contiguous partition first; where that leaves room above the bound also MadPipe, and recomputation.
 
     Of long chains only contiguous partitions are looked at.
     """
-    first = _onef1b_star(question)
+    first = plan_onef1b_star(question)
     least, _ = lower_bounds(question.chain, question.devices)
     if first.schedule is not None and first.schedule.period <= NEAR * least:
         return _best([first])
     plans = [first]
     if question.chain.layers <= FEW_BLOCKS:
-        plans += [_madpipe(question), _joint(question)]
+        plans += [plan_madpipe(question), plan_joint(question)]
     return _best(plans)
 
 
@@ -180,12 +181,12 @@ def _best(plans: Sequence[StagePlan], bound: int | None = None) -> StagePlan:
 
 
 METHODS: Mapping[str, Callable[[PipelineQuestion], StagePlan]] = {
-    "auto": _auto,
-    "1f1b-star": _onef1b_star,
-    "madpipe": _madpipe,
-    "pipeline-ilp": _program,
-    "pipedream": _pipedream,
-    "joint": _joint,
+    "auto": plan_auto,
+    "1f1b-star": plan_onef1b_star,
+    "madpipe": plan_madpipe,
+    "pipeline-ilp": plan_program,
+    "pipedream": plan_pipedream,
+    "joint": plan_joint,
 }
 
 

@@ -33,7 +33,8 @@ class PipelineProgram:
         self._always = self.model.new_constant(1)
         self._never = self.model.new_constant(0)
         self._longest = max(1, chain.longest_period)
-        self.period = self.model.new_int_var(max(1, -(-_load(chain) // devices)), self._longest, "T")
+        least = -(-(sum(chain.forward) + sum(chain.backward)) // devices)
+        self.period = self.model.new_int_var(max(1, least), self._longest, "T")
         self._together = self._devices(devices, allocation)
         self._start = {k: self._begin(f"t{k}", self._duration(k)) for k in self._tasks}
         self.model.add(self._start[1] == 0)
@@ -57,7 +58,7 @@ class PipelineProgram:
         return self._chain.sizes[task if task <= self._n else 2 * self._n - task]
 
     def _nominal(self, task: int) -> int:
-        """Of the transfer after a task; none after the last forward."""
+        """Time of the transfer after a task; none after the last forward."""
         is_still = task == self._n or (task > self._n and not self._chain.has_gradients)
         return 0 if is_still else self._chain.transfers[min(task, 2 * self._n - task) - 1]
 
@@ -65,7 +66,7 @@ class PipelineProgram:
         return self.model.new_bool_var(name)
 
     def _z(self, task: int, other: int) -> Literal:
-        """Both on one device."""
+        """Whether two tasks are on one device."""
         return self._together[self._layer(task), self._layer(other)]
 
     def _devices(self, devices: int, allocation: Sequence[int] | None) -> dict[tuple[int, int], Literal]:
@@ -84,7 +85,7 @@ class PipelineProgram:
         return z
 
     def _partition(self, devices: int, z: dict[tuple[int, int], Literal]) -> None:
-        """(3.1) in all orientations, (3.2)."""
+        """Part the layers among devices: (3.1) in all orientations, and (3.2)."""
         layers = range(1, self._n + 1)
         for one, middle, other in permutations(layers, 3):
             if one < other:
@@ -215,13 +216,11 @@ class PipelineProgram:
             held += self._output(q) * waits
         return held
 
-    def _peaks(self) -> list[Expression]:
-        """Where memory can peak: without what tasks work on, only when a forward begins."""
-        return [self._held(k) for k in (self._tasks if self._kind == "full" else range(1, self._n + 1))]
-
     def limit_memory(self, memory: Expression) -> None:
         """No device may hold more bytes: a number, or a variable of the model."""
-        for held in self._peaks():
+        # Without what tasks work on memory peaks only when a forward begins.
+        peaks = [self._held(k) for k in (self._tasks if self._kind == "full" else range(1, self._n + 1))]
+        for held in peaks:
             self.model.add(held <= memory)
 
     def schedule(self, value: Callable[[Any], int]) -> PeriodicSchedule:
@@ -243,10 +242,6 @@ class PipelineProgram:
                 moves.append(None)
             starts.append(_next_at(ready, value(self._start[k + 1]), period))
         return PeriodicSchedule(period, tuple(devices), (tuple(starts),), (tuple(moves),))
-
-
-def _load(chain: PipelineChain) -> int:
-    return sum(chain.forward) + sum(chain.backward)
 
 
 def _next_at(ready: int, offset: int, period: int) -> int:

@@ -13,7 +13,6 @@ from remat_cli.report.compile import (
     verdict_lines,
     warning_lines,
 )
-from remat_cli.report.devices.placed import Obstacle
 from remat_cli.report.devices.sessions import SessionsReport, SessionsVerifyReport
 from remat_cli.report.explain import DeviceReport, LinkReport
 from remat_cli.report.runs_on import runs_on_lines
@@ -34,8 +33,8 @@ def placed_lines(
 ) -> list[str]:
     """A report on a plan that says where ops run, with lines of what moves and what verification showed of that."""
     seen = report.verification
-    lines = [report.verdict_parts.line(style), _heading(report, style)]
-    lines += [f"budget {report.budget}: {_budgets(report.devices)}"]
+    budgets = ", ".join(f"{memory} {format_bytes(size)}" for memory, size in _by_memory(report.devices).items())
+    lines = [report.verdict_parts.line(style), _heading(report, style), f"budget {report.budget}: {budgets}"]
     if report.solution.time is None:
         lines += ["", *_no_plan_lines(report, style)]
     else:
@@ -47,7 +46,8 @@ def placed_lines(
     if seen is not None:
         lines += ["", *device_verification_lines(seen, seen_lines, style)]
     lines += warning_lines(report.warnings, () if seen is None else (*seen.notes, *seen.failures), style)
-    return lines + _delivery_lines(report, style)
+    absent = [device.name for device in report.devices if not device.is_measured]
+    return lines + delivery_lines(report, f"Run it where {_joined(absent)} is:" if absent else "Run it:", style)
 
 
 def device_verify_lines(report: SessionsVerifyReport, style: Style) -> list[str]:
@@ -69,12 +69,6 @@ def placed_verify_lines(report: SessionsVerifyReport, seen_lines: Sequence[str],
     ]
 
 
-def _delivery_lines(report: SessionsReport, style: Style) -> list[str]:
-    """Which files were written, and where and how to run them."""
-    absent = [device.name for device in report.devices if not device.is_measured]
-    return delivery_lines(report, f"Run it where {_joined(absent)} is:" if absent else "Run it:", style)
-
-
 def _heading(report: SessionsReport, style: Style) -> str:
     """`net.onnx placed on cpu (20 ops) and cuda:0 (14 ops), 3 sessions, 4 copies`, or that there is no plan."""
     if report.solution.time is None:
@@ -84,22 +78,14 @@ def _heading(report: SessionsReport, style: Style) -> str:
     copies = sum(link.copies for link in report.links)
     sessions = "one session for both" if report.way == "one_session" else plural(report.segments, "session")
     parts = ["placed on " + _joined(used), sessions]
-    parts += [_plural_copies(copies)] if copies else []
+    if copies:
+        parts.append("1 copy" if copies == 1 else f"{copies} copies")
     return style.paint(report.model, "strong") + " " + ", ".join(parts)
 
 
 def _joined(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
-
-
-def _plural_copies(count: int) -> str:
-    return "1 copy" if count == 1 else f"{count} copies"
-
-
-def _budgets(devices: Sequence[DeviceReport]) -> str:
-    """`cpu 2.00 GiB, cuda:0 512.00 MiB`, one per memory."""
-    return ", ".join(f"{memory} {format_bytes(size)}" for memory, size in _by_memory(devices).items())
 
 
 def _by_memory(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
@@ -109,18 +95,18 @@ def _by_memory(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
 def _gain_lines(report: SessionsReport, style: Style) -> list[str]:
     """How the plan compares with the best single device, and a note where running it shows no gain."""
     seen = report.verification
-    lines = [f"planned: {_planned_gain(report)}"]
-    best = _best_measured(seen)
+    planned = f"planned: {_planned_gain(report)}"
     if seen is None:
-        return [f"{lines[0]}; not measured"]
+        return [f"{planned}; not measured"]
     if not seen.passed:
-        return [*lines, "what was measured does not count: verification failed"]
-    if best is None:
-        return [f"{lines[0]}; measured: {duration(seen.measured_time_ns)}"]
-    change = 100 * (seen.measured_time_ns - best[1]) / best[1]
-    lines.append(f"measured: {gain(change, best[0])}")
+        return [planned, "what was measured does not count: verification failed"]
+    if not seen.measured_single_time_ns:
+        return [f"{planned}; measured: {duration(seen.measured_time_ns)}"]
+    best, best_ns = min(seen.measured_single_time_ns.items(), key=lambda item: item[1])
+    change = 100 * (seen.measured_time_ns - best_ns) / best_ns
+    lines = [planned, f"measured: {gain(change, best)}"]
     if change >= 0 and sum(device.ops > 0 for device in report.devices) > 1:
-        note = f"note: measured, several devices are not faster here: {best[0]} alone takes {duration(best[1])}"
+        note = f"note: measured, several devices are not faster here: {best} alone takes {duration(best_ns)}"
         lines.append(style.paint(note, "warn"))
     return lines
 
@@ -155,13 +141,6 @@ def gain(overhead_percent: float, device: str) -> str:
     )
 
 
-def _best_measured(seen: SessionsSeen | None) -> tuple[str, int] | None:
-    """The device that was measured fastest alone."""
-    if seen is None or not seen.measured_single_time_ns:
-        return None
-    return min(seen.measured_single_time_ns.items(), key=lambda item: item[1])
-
-
 def _is_estimated(report: SessionsReport) -> bool:
     return any(not device.is_measured for device in report.devices) or _has_estimated_link(report.links)
 
@@ -182,15 +161,16 @@ def estimate_lines(devices: Sequence[DeviceReport], links: Sequence[LinkReport])
 
 def device_table(devices: Sequence[DeviceReport], *, is_run: bool) -> list[str]:
     """A row per device; columns that say nothing are left out. Devices of one memory share budget and peak."""
+    is_timed = any(device.measured_time_ns is not None for device in devices)
     cells: list[tuple[str, str, Callable[[DeviceReport], str], bool]] = [
         ("device", "<", lambda device: shorten(device.name, 28), True),
         ("budget", ">", lambda device: format_bytes(device.budget_bytes), True),
         ("peak, planned", ">", lambda device: _planned_peak(device, devices), True),
-        ("measured", ">", _measured_peak, is_run),
+        ("measured", ">", lambda device: _peak(device.measured_peak_bytes), is_run),
         ("ops", ">", lambda device: str(device.ops), True),
         ("cannot run", ">", lambda device: str(device.unsupported), any(device.unsupported for device in devices)),
         ("time, planned", ">", lambda device: _mark(not device.is_measured) + duration(device.time_ns), True),
-        ("measured", ">", _measured_time, any(device.measured_time_ns is not None for device in devices)),
+        ("measured", ">", lambda device: _time(device.measured_time_ns), is_timed),
         ("energy", ">", _energy, any(device.energy_nj is not None for device in devices)),
     ]
     shown = [cell for cell in cells if cell[3]]
@@ -213,12 +193,9 @@ def _planned_peak(device: DeviceReport, devices: Sequence[DeviceReport]) -> str:
     return _mark(is_guess) + format_bytes(device.predicted_peak_bytes)
 
 
-def _measured_peak(device: DeviceReport) -> str:
-    return "hidden" if device.measured_peak_bytes is None else format_bytes(device.measured_peak_bytes)
-
-
-def _measured_time(device: DeviceReport) -> str:
-    return "" if device.measured_time_ns is None else duration(device.measured_time_ns)
+def _peak(size_bytes: int | None) -> str:
+    """A measured peak; a provider may not tell what its sessions hold."""
+    return "hidden" if size_bytes is None else format_bytes(size_bytes)
 
 
 def _energy(device: DeviceReport) -> str:
@@ -245,18 +222,15 @@ def _time_table(report: SessionsReport) -> list[str]:
     """The whole run beside each device alone within the same budgets."""
     seen = report.verification
     single = seen.measured_single_time_ns if seen is not None else {}
+    planned = _mark(_is_estimated(report)) + _time(report.solution.time)
     rows = [["time of a run", "planned", "measured"]]
-    rows.append(["this plan", _planned_time(report), _time(None if seen is None else seen.measured_time_ns)])
+    rows.append(["this plan", planned, _time(None if seen is None else seen.measured_time_ns)])
     estimated = {device.name for device in report.devices if not device.is_measured}
     rows += [
         [f"{reference.device} alone", single_time(reference, estimated), _time(single.get(reference.device))]
         for reference in report.single
     ]
     return columns(rows if seen is not None else [row[:2] for row in rows], "<>>" if seen is not None else "<>")
-
-
-def _planned_time(report: SessionsReport) -> str:
-    return _mark(_is_estimated(report)) + _time(report.solution.time)
 
 
 def single_time(reference: Reference, estimated: set[str]) -> str:
@@ -284,21 +258,14 @@ def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
     if len(_by_memory(report.devices)) == 1:
         lines.append(f"proved: none needs less than {describe_bytes(solution.floor_bytes)}")
     if report.obstacle is not None:
-        lines.append(_obstacle_line(report.obstacle))
+        # `op conv_5 (Conv) needs 13.54 MiB in cpu or 12.79 MiB in cuda:0 while it runs, whatever else is dropped`
+        op, needed = report.obstacle, report.obstacle.needs.items()
+        needs = " or ".join(f"{describe_bytes(size)} in {memory}" for memory, size in needed)
+        lines.append(f"op {shorten(op.op, 32)} ({op.op_type}) needs {needs} while it runs, whatever else is dropped")
     lines += ["", f"every op once on {report.baseline_device} needs:"]
-    rows = [[memory, describe_bytes(size)] for memory, size in _baseline_peaks(report.devices).items() if size]
+    peaks = {device.memory: device.baseline_peak_bytes for device in report.devices}
+    rows = [[memory, describe_bytes(size)] for memory, size in peaks.items() if size]
     return [*lines, *columns(rows, "<<")]
-
-
-def _obstacle_line(obstacle: Obstacle) -> str:
-    """`op conv_5 (Conv) needs 13.54 MiB in cpu or 12.79 MiB in cuda:0 while it runs, whatever else is dropped`."""
-    needs = " or ".join(f"{describe_bytes(size)} in {memory}" for memory, size in obstacle.needs.items())
-    name = f"op {shorten(obstacle.op, 32)} ({obstacle.op_type})"
-    return f"{name} needs {needs} while it runs, whatever else is dropped"
-
-
-def _baseline_peaks(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
-    return {device.memory: device.baseline_peak_bytes for device in devices}
 
 
 def device_verification_lines(seen: SessionsSeen, more: Sequence[str], style: Style) -> list[str]:
@@ -322,7 +289,7 @@ def measured_table(seen: SessionsSeen) -> list[str]:
     """Peaks and times as predicted and as measured."""
     rows = [["", "predicted", "measured"]]
     for memory, (size, found) in seen.peaks.items():
-        rows.append([f"peak of {memory}", format_bytes(size), "hidden" if found is None else format_bytes(found)])
+        rows.append([f"peak of {memory}", format_bytes(size), _peak(found)])
     rows.append(["time of a run", duration(seen.predicted_time_ns), duration(seen.measured_time_ns)])
     rows += [[f"{device} alone", "", duration(time)] for device, time in seen.measured_single_time_ns.items()]
     return columns(rows, "<>>")

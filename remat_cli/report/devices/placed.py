@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from remat_cli.base.errors import RematError
 from remat_cli.core.schedule.floor import working_set_bytes
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Compute, Copy, Instance, Plan, Step
@@ -45,7 +46,8 @@ class PlacedPlan(msgspec.Struct, frozen=True):
     @property
     def known_plan(self) -> Plan:
         """The plan of what has one."""
-        assert self.plan is not None
+        if self.plan is None:
+            raise RematError("there is no plan to report steps of: a bug in remat, please report it")
         return self.plan
 
     @property
@@ -78,7 +80,12 @@ def device_reports(
     """One report per device; measured peaks by memory (or device) and measured times by device, where there are any."""
     first, seen, busy = baseline(placed.problem), peak_bytes or {}, busy_ns or {}
     energy = placed.plan.energy_nj if placed.plan else ()
-    planned = _planned(placed)
+    # Of each device how many ops it computes and how long that takes.
+    planned = [(0, 0)] * len(placed.problem.devices)
+    for step, (start, end) in zip(placed.steps, placed.spans, strict=True):
+        if isinstance(step, Compute) and step.op >= placed.given:
+            count, time = planned[step.device]
+            planned[step.device] = (count + 1, time + end - start)
     reports = []
     for number, (spec, profile) in enumerate(zip(placed.placement.devices, placed.placement.profiles, strict=True)):
         memory = placed.problem.devices[number].memory
@@ -100,16 +107,6 @@ def device_reports(
             )
         )
     return tuple(reports)
-
-
-def _planned(placed: PlacedPlan) -> list[tuple[int, int]]:
-    """How many computes each device runs and how long they take."""
-    found = [(0, 0)] * len(placed.problem.devices)
-    for step, (start, end) in zip(placed.steps, placed.spans, strict=True):
-        if isinstance(step, Compute) and step.op >= placed.given:
-            count, time = found[step.device]
-            found[step.device] = (count + 1, time + end - start)
-    return found
 
 
 def predicted_peak(placed: PlacedPlan, memory: int) -> int | None:
@@ -145,25 +142,25 @@ def memory_reports(placed: PlacedPlan) -> tuple[MemoryReport, ...]:
     """What each memory holds over the steps of the plan, and what is there when it is fullest."""
     plan = placed.known_plan
     fixed = fixed_bytes_of(placed.problem, plan.schedule)
-    return tuple(_memory_report(placed, plan, number, fixed[number]) for number in range(len(fixed)))
-
-
-def _memory_report(placed: PlacedPlan, plan: Plan, number: int, fixed_bytes: int) -> MemoryReport:
-    memory, curve = placed.problem.memories[number], plan.memory_bytes[number]
-    step = fullest_step(curve)
-    return MemoryReport(
-        name=memory.name,
-        devices=tuple(device.name for device in placed.problem.devices if device.memory == number),
-        budget_bytes=memory.budget_bytes,
-        fixed_bytes=fixed_bytes,
-        peak_bytes=placed.placement.peak_bytes.get(memory.name, plan.peak_bytes[number]),
-        peak_step=step,
-        peak_op=None if step is None else step_label(placed, step),
-        memory_bytes=curve,
-        run_memory_bytes=placed.placement.memory_bytes.get(memory.name, ()),
-        alive=() if step is None else alive_in(placed, plan, number, step),
-        workspace_bytes=0 if step is None else curve[step] - plan.live_bytes[number][step],
-    )
+    reports = []
+    for number, (memory, curve) in enumerate(zip(placed.problem.memories, plan.memory_bytes, strict=True)):
+        step = fullest_step(curve)
+        reports.append(
+            MemoryReport(
+                name=memory.name,
+                devices=tuple(device.name for device in placed.problem.devices if device.memory == number),
+                budget_bytes=memory.budget_bytes,
+                fixed_bytes=fixed[number],
+                peak_bytes=placed.placement.peak_bytes.get(memory.name, plan.peak_bytes[number]),
+                peak_step=step,
+                peak_op=None if step is None else step_label(placed, step),
+                memory_bytes=curve,
+                run_memory_bytes=placed.placement.memory_bytes.get(memory.name, ()),
+                alive=() if step is None else alive_in(placed, plan, number, step),
+                workspace_bytes=0 if step is None else curve[step] - plan.live_bytes[number][step],
+            )
+        )
+    return tuple(reports)
 
 
 def step_label(placed: PlacedPlan, number: int) -> str:
@@ -201,7 +198,8 @@ def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:
         if isinstance(step, Copy):
             steps.append(PlacedStep("copy", producers[step.tensor], step.source, start, end, step.target))
         else:
-            steps.append(PlacedStep(_kind(placed, step, seen), step.op, step.device, start, end))
+            kind: StepKind = "given" if step.op < placed.given else "recompute" if step.op in seen else "compute"
+            steps.append(PlacedStep(kind, step.op, step.device, start, end))
             seen.add(step.op)
     return PlacementMatrix(
         rows=placed.op_names,
@@ -211,12 +209,6 @@ def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:
         steps=tuple(steps),
         lives=tuple(PlacedLife(producers[i.tensor], i.memory, i.birth, i.death) for i in plan.instances),
     )
-
-
-def _kind(placed: PlacedPlan, step: Compute, seen: set[int]) -> StepKind:
-    if step.op < placed.given:
-        return "given"
-    return "recompute" if step.op in seen else "compute"
 
 
 def placed_recomputes(placed: PlacedPlan) -> tuple[Recompute, ...]:
@@ -267,7 +259,13 @@ def find_obstacle(placed: PlacedPlan) -> Obstacle | None:
     """The op furthest above the budget of every memory in which it could run; None where each op fits somewhere."""
     problem, found = placed.problem, []
     for index, op in enumerate(problem.ops[placed.given :]):
-        needs = _needs(problem, op, placed.given)
+        # The least that each memory needs while the op runs there.
+        workspace: dict[int, int] = {}
+        for device, time in enumerate(op.time_ns):
+            if time is not None:
+                memory, bytes_ = problem.devices[device].memory, op.workspace_bytes[device]
+                workspace[memory] = min(workspace.get(memory, bytes_), bytes_)
+        needs = {memory: bytes_ + _held(problem, op, memory, placed.given) for memory, bytes_ in workspace.items()}
         excess = min(need - problem.memories[memory].budget_bytes for memory, need in needs.items())
         if excess > 0:
             found.append((excess, -index, needs))
@@ -277,16 +275,6 @@ def find_obstacle(placed: PlacedPlan) -> Obstacle | None:
     op_node = placed.graph.ops[-negative]
     named = {problem.memories[memory].name: need for memory, need in needs.items()}
     return Obstacle(op=op_node.name, op_type=op_node.op_type, needs=named)
-
-
-def _needs(problem: Problem, op: OpSpec, given: int) -> dict[int, int]:
-    """Least total bytes of each memory while the op runs there."""
-    workspace: dict[int, int] = {}
-    for device, time in enumerate(op.time_ns):
-        if time is not None:
-            memory, bytes_ = problem.devices[device].memory, op.workspace_bytes[device]
-            workspace[memory] = min(workspace.get(memory, bytes_), bytes_)
-    return {memory: bytes_ + _held(problem, op, memory, given) for memory, bytes_ in workspace.items()}
 
 
 def _held(problem: Problem, op: OpSpec, memory: int, given: int) -> int:

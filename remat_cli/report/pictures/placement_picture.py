@@ -78,19 +78,16 @@ class _Frame(msgspec.Struct, frozen=True):
 
 def placement_lines(matrix: PlacementMatrix, style: Style) -> list[str]:
     """A matrix per memory with a row per op and a column per step, as far as there is room, and what the marks mean."""
-    frame = _frame(matrix, style)
-    lines = [_title(matrix, frame)]
-    for memory, name in enumerate(matrix.memories):
-        users = ", ".join(f"{_letter(device)} {matrix.devices[device]}" for device in _users(matrix, memory))
-        lines += [f"  {style.paint(name, 'strong')}: {users}", *_memory_lines(matrix, memory, frame, style)]
-    return [*lines, "", *_legend(matrix, frame, style)]
-
-
-def _frame(matrix: PlacementMatrix, style: Style) -> _Frame:
     ops, steps = max(1, len(matrix.rows)), max(1, len(matrix.steps))
     room = max(10, style.width - _margin(matrix) - 5)
     columns = min(steps, room)
-    return _Frame(ops, steps, min(ops, MOST_ROWS), columns, max(1, min(CELL_WIDTH, room // columns)))
+    frame = _Frame(ops, steps, min(ops, MOST_ROWS), columns, max(1, min(CELL_WIDTH, room // columns)))
+    lines = [_title(matrix, frame)]
+    for memory, name in enumerate(matrix.memories):
+        devices = [device for device, used in enumerate(matrix.memory_of) if used == memory]
+        users = ", ".join(f"{_letter(device)} {matrix.devices[device]}" for device in devices)
+        lines += [f"  {style.paint(name, 'strong')}: {users}", *_memory_lines(matrix, memory, frame, style)]
+    return [*lines, "", *_legend(matrix, frame, style)]
 
 
 def _margin(matrix: PlacementMatrix) -> int:
@@ -109,10 +106,6 @@ def _title(matrix: PlacementMatrix, frame: _Frame) -> str:
     return f"placement of {counts}; {rows} per row, {columns} per column:"
 
 
-def _users(matrix: PlacementMatrix, memory: int) -> list[int]:
-    return [device for device, used in enumerate(matrix.memory_of) if used == memory]
-
-
 def _letter(device: int) -> str:
     return string.ascii_uppercase[device % len(string.ascii_uppercase)]
 
@@ -125,29 +118,20 @@ def _memory_lines(matrix: PlacementMatrix, memory: int, frame: _Frame, style: St
     for row in range(frame.rows):
         cells = [_cell(row, column, frame, marks, kept, glyphs) for column in range(frame.columns)]
         if any(cell is not None for cell in cells):
-            name = f"{_row_name(matrix, frame, row):<{margin}}"
-            # One row of cells.
+            more = MORE if frame.rows < frame.ops else ""
+            name = f"{shorten(matrix.rows[frame.first_op(row)], NAME_WIDTH) + more:<{margin}}"
             pieces: list[tuple[str, Role | None]] = []
             for cell in cells:
-                more = frame.cell_width - 1
                 if cell is None:
-                    pieces.append((" " * (more + 1), None))
+                    pieces.append((" " * frame.cell_width, None))
                 else:
                     mark, goes_on = cell
                     filler = _filler(mark, frame, glyphs) if goes_on else " "
-                    pieces += [(mark.char, mark.role), (filler * more, "faint" if goes_on else None)]
+                    pieces += [(mark.char, mark.role), (filler * (frame.cell_width - 1), "faint" if goes_on else None)]
             while pieces and pieces[-1][0].isspace():
                 pieces.pop()
-            lines.append(f"  {name} {_bar(style)}{painted(pieces, style)}".rstrip())
+            lines.append(f"  {name} {'│' if style.has_unicode else '|'}{painted(pieces, style)}".rstrip())
     return [*lines, f"  {'':<{margin}} {_ruler(frame, style)}"] if lines else ["  (nothing)"]
-
-
-def _row_name(matrix: PlacementMatrix, frame: _Frame, row: int) -> str:
-    return shorten(matrix.rows[frame.first_op(row)], NAME_WIDTH) + (MORE if frame.rows < frame.ops else "")
-
-
-def _bar(style: Style) -> str:
-    return "│" if style.has_unicode else "|"
 
 
 def _marks(matrix: PlacementMatrix, memory: int, frame: _Frame, glyphs: _Glyphs) -> dict[tuple[int, int], _Mark]:

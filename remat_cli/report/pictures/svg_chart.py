@@ -219,8 +219,14 @@ def draw_placement(report: InspectReport, matrix: PlacementMatrix) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    shown = [_rows(matrix, memory) for memory in range(len(matrix.memories))]
-    heights = [height for rows in shown for height in (_inches(len(rows)), CURVE_INCHES)]
+    # The ops that have to do with a memory, all of them where there are too many to name.
+    are_named, everything = len(matrix.rows) <= MOST_NAMES, list(range(len(matrix.rows)))
+    shown = [
+        sorted({life.row for life in matrix.lives if life.memory == memory}) if are_named else everything
+        for memory in range(len(matrix.memories))
+    ]
+    inches = (min(MOST_INCHES, max(LEAST_INCHES, ROW_INCHES * len(rows))) for rows in shown)
+    heights = [height for matrix_inches in inches for height in (matrix_inches, CURVE_INCHES)]
     figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + 1.3), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})
     for memory, rows in enumerate(shown):
@@ -245,17 +251,6 @@ def draw_placement(report: InspectReport, matrix: PlacementMatrix) -> Any:
         borderaxespad=0.3,
     )
     return figure
-
-
-def _inches(rows: int) -> float:
-    return min(MOST_INCHES, max(LEAST_INCHES, ROW_INCHES * rows))
-
-
-def _rows(matrix: PlacementMatrix, memory: int) -> list[int]:
-    """The ops that have to do with a memory, all of them where there are too many to name."""
-    if len(matrix.rows) > MOST_NAMES:
-        return list(range(len(matrix.rows)))
-    return sorted({life.row for life in matrix.lives if life.memory == memory})
 
 
 def _draw_matrix(axes: Any, matrix: PlacementMatrix, memory: int, rows: Sequence[int]) -> None:

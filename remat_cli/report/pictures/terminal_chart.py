@@ -75,14 +75,17 @@ def memory_chart(
     margin = max(len(label) for label in labels.values())
     values = resample(memory_bytes, max(10, style.width - margin - 6))
     limit = min((rule.bytes for rule in rules if rule.role == "warn"), default=None)
+    tick, side, corner, ground = "┤│└─" if style.has_unicode else "+|+-"
     lines = []
     for row in reversed(range(rows)):
-        bars = _row(values, row, frame, (fixed_bytes, limit, rules), style)
-        lines.append(f"  {labels.get(row, ''):>{margin}} {_axis(row in labels, style)}{bars}")
-    lines.append(f"  {labels[-1]:>{margin}} {_floor_line(len(values), style)}")
+        rule = next((rule for rule in rules if frame.row_of(rule.bytes) == row), None)
+        bars = painted([_cell(value, row, frame, (fixed_bytes, limit, rule), style) for value in values], style)
+        lines.append(f"  {labels.get(row, ''):>{margin}} {tick if row in labels else side}{bars.rstrip()}")
+    lines.append(f"  {labels[-1]:>{margin}} {corner}{ground * len(values)}")
     below = _band_lines(bands, len(memory_bytes), len(values), style)
     below += _peak_lines(memory_bytes, len(values), style)
-    below += [_rule_line(rule, style) for rule in rules]
+    dashes = "╌╌" if style.has_unicode else "--"
+    below += [style.paint(f"{dashes} {rule.label} {format_bytes(rule.bytes)}", rule.role) for rule in rules]
     meanings = dict.fromkeys(band.meaning for band in bands if band.meaning)
     below += [style.paint(f"{_line(2, style)} {meaning}", "good") for meaning in meanings]
     return lines + [f"  {'':>{margin}}  {line}" for line in below]
@@ -104,16 +107,6 @@ def _axis_labels(frame: _Frame) -> dict[int, str]:
     return {row: f"{(frame.low + span * (row + 1) / frame.rows) / MIB:.{decimals}f} MiB" for row in rows}
 
 
-def _row(
-    values: list[int], row: int, frame: _Frame, marks: tuple[int, int | None, Sequence[ChartRule]], style: Style
-) -> str:
-    """One line of bars."""
-    fixed, limit, rules = marks
-    rule = next((rule for rule in rules if frame.row_of(rule.bytes) == row), None)
-    cells = [_cell(value, row, frame, (fixed, limit, rule), style) for value in values]
-    return painted(cells, style).rstrip()
-
-
 def _cell(
     value: int, row: int, frame: _Frame, marks: tuple[int, int | None, ChartRule | None], style: Style
 ) -> tuple[str, Role | None]:
@@ -130,16 +123,6 @@ def _cell(
     if not style.has_unicode:
         return ("#" if fill >= 0.5 else "."), role
     return EIGHTHS[max(1, min(8, round(fill * 8)))], role
-
-
-def _axis(is_labelled: bool, style: Style) -> str:
-    if not style.has_unicode:
-        return "+" if is_labelled else "|"
-    return "┤" if is_labelled else "│"
-
-
-def _floor_line(width: int, style: Style) -> str:
-    return f"└{'─' * width}" if style.has_unicode else f"+{'-' * width}"
 
 
 def _band_lines(bands: Sequence[Band], count: int, width: int, style: Style) -> list[str]:
@@ -176,8 +159,3 @@ def _column(step: int, count: int, width: int) -> int:
     if count >= width:
         return next(column for column in range(width) if step < (column + 1) * count // width)
     return next(column for column in range(width) if column * count // width == step)
-
-
-def _rule_line(rule: ChartRule, style: Style) -> str:
-    dashes = ("╌" if style.has_unicode else "-") * 2
-    return style.paint(f"{dashes} {rule.label} {format_bytes(rule.bytes)}", rule.role)

@@ -30,6 +30,7 @@ from remat_cli.runtime.sessions.feeds import read_value
 from remat_cli.runtime.sessions.providers import place_of, placed_value
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
+    in_turn_options,
     open_session,
     profiled_session,
     session_device,
@@ -187,7 +188,11 @@ def measure_op(op: OpJob, request: OpRequest) -> OpFinding:
     except DeviceLost:
         raise
     except (RuntimeFailure, MissingDependency) as error:
-        return OpFinding(op.name, reason=_reason(error, path))
+        if NOT_TAKEN_SIGN in str(error):  # a runtime that has no report of where ops are
+            return OpFinding(op.name, reason=NOT_TAKEN)
+        # The user does not know the name of the file.
+        reason = str(error).removeprefix(f"{REFUSED} {path.name}: ").replace(str(path), "its one-op model")
+        return OpFinding(op.name, reason=reason)
     try:
         if difference := difference_from_cpu(path, feeds, outputs):
             return OpFinding(op.name, reason=difference)
@@ -201,20 +206,12 @@ def measure_op(op: OpJob, request: OpRequest) -> OpFinding:
     return OpFinding(op.name, least, round(100.0 * (second / least - 1.0), 2))
 
 
-def _reason(error: Exception, path: Path) -> str:
-    """Why a session with the op was refused, without the name of a file that the user does not know."""
-    if NOT_TAKEN_SIGN in str(error):  # a runtime that has no report of where ops are
-        return NOT_TAKEN
-    return str(error).removeprefix(f"{REFUSED} {path.name}: ").replace(str(path), "its one-op model")
-
-
 def _open_asking(path: Path, settings: SessionSettings) -> tuple[Any, bool]:
     """A session as in `_open`, and whether the device's provider took every op, as the runtime reports.
 
     Where it has no such report, an op that is not taken is an error instead.
     """
-    options = session_options(settings)
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options = in_turn_options(settings)
     if not can_report():
         return open_session(path, settings, options), True
     ask_for_assignment(options)
@@ -225,9 +222,7 @@ def _open_asking(path: Path, settings: SessionSettings) -> tuple[Any, bool]:
 
 def _open(path: Path, settings: SessionSettings) -> Any:
     """A session whose threads do not spin beside other sessions once it has run, as in plans."""
-    options = session_options(settings)
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    return open_session(path, settings, options)
+    return open_session(path, settings, in_turn_options(settings))
 
 
 def read_inputs(inputs: Sequence[InputSpec], values: Mapping[str, str], seed: int) -> dict[str, Array]:
@@ -259,15 +254,13 @@ def difference_from_cpu(path: Path, feeds: Mapping[str, Array], outputs: Mapping
             return f"differs from the CPU: output {made} instead of {array.dtype}{list(array.shape)}"
     if not likeness(expected, again).are_close:
         return ""
-    return next((text for name in expected if (text := _difference(expected[name], outputs[name]))), "")
-
-
-def _difference(expected: Array, output: Array) -> str:
-    found = likeness({"": expected}, {"": output})
-    error = found.relative_error
-    if found.are_close or (error is not None and error <= LOOSER.get(expected.dtype.name, 0.0)):
-        return ""
-    return "differs from the CPU" + (f" by {error:.1e} of the largest value" if error is not None else " in its values")
+    for name, array in expected.items():
+        found = likeness({"": array}, {"": outputs[name]})
+        error = found.relative_error
+        if not found.are_close and (error is None or error > LOOSER.get(array.dtype.name, 0.0)):
+            how = " in its values" if error is None else f" by {error:.1e} of the largest value"
+            return f"differs from the CPU{how}"
+    return ""
 
 
 def _run_times_ns(session: Any, feeds: Mapping[str, Array], request: OpRequest) -> list[int]:
@@ -280,16 +273,11 @@ def _run_times_ns(session: Any, feeds: Mapping[str, Array], request: OpRequest) 
         times += warm[1:]
     for elapsed in _times_ns(run, waits):
         times.append(elapsed)
-        if _is_enough(times, request):
-            return times
+        seconds = sum(times) / 1e9
+        is_over = len(times) >= request.fewest and seconds > request.most_seconds
+        if is_over or (len(times) >= request.runs and seconds >= request.least_seconds):
+            break
     return times
-
-
-def _is_enough(times: Sequence[int], request: OpRequest) -> bool:
-    seconds = sum(times) / 1e9
-    if len(times) >= request.fewest and seconds > request.most_seconds:
-        return True
-    return len(times) >= request.runs and seconds >= request.least_seconds
 
 
 FETCHES = 3  # of an output that is there already, after each run

@@ -1,4 +1,4 @@
-"""What it takes to open a session in the middle of a run, with large weights that it packs, and to close it again."""
+"""Measures what it takes to open a session in the middle of a run, with weights that it packs, and to close it."""
 
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ def time_opening(job: OpenJob, advance: Advance) -> OpenTimes:
 
 
 def _open(job: OpenJob, model: Path, weight: Array) -> None:
+    """Open a session that is given a weight; it is closed when this returns."""
     options = in_turn_options(job.settings)
     options.enable_cpu_mem_arena = False
     value = host_value(weight)

@@ -1,4 +1,4 @@
-"""Measured costs kept between runs, with where they come from: this machine, this runtime, these settings.
+"""Keeps measured costs between runs, with where they come from: this machine, this runtime, these settings.
 
 One SQLite file per user. Losing it costs a second measurement, nothing else.
 """
@@ -36,22 +36,16 @@ def provenance(device: str, intra_op_threads: int, optimization: str, runs: int,
 
 def cpu_name() -> str:
     """The processor's name and widest vector extension (which decides the runtime's kernels), for people."""
-    fields = _cpu_fields(Path("/proc/cpuinfo"))
+    path = Path("/proc/cpuinfo")  # only Linux has it
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    fields: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())  # those of the first processor
     name = fields.get("model name") or fields.get("Hardware") or platform.processor() or platform.machine()
     flags = fields.get("flags", fields.get("Features", "")).split()
     widest = next((flag for flag in ("amx_tile", "avx512f", "avx2", "avx", "sve", "asimd") if flag in flags), "")
     return f"{name} ({widest})" if widest else name
-
-
-def _cpu_fields(path: Path) -> dict[str, str]:
-    """The first processor's entries of /proc/cpuinfo; empty on systems without it."""
-    if not path.exists():
-        return {}
-    fields: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip(), value.strip())
-    return fields
 
 
 FILE_NAME: Final = "profiles.sqlite3"

@@ -12,6 +12,7 @@ import msgspec
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.values.profile import OpCost
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent
+from remat_cli.runtime.observe.resident import reset_high_water, status_bytes
 from remat_cli.runtime.sessions._ort import (
     LONGEST_RUN_SECONDS,
     Advance,
@@ -148,7 +149,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     seen = observe_in_fitting_arena(path, feeds, request)
     first = seen.run
     advance(1, total)
-    runs, times, beside = _rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
+    runs, times, beside = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
     advance(total, total)
     durations: dict[str, list[int]] = {}
     for run in runs:
@@ -205,27 +206,12 @@ def read_node_stats(path: Path) -> dict[str, int]:
 
 def loading_peak_bytes(path: Path, settings: SessionSettings) -> int | None:
     """How far resident memory rose, while a session was loaded, above what the loaded session keeps; Linux only."""
-    if not _reset_peak():
+    if not reset_high_water():
         return None
     session = open_session(path, settings)
-    peak, kept = _status_bytes("VmHWM"), _status_bytes("VmRSS")
+    status = status_bytes()
     del session
-    return max(0, peak - kept)
-
-
-def _reset_peak() -> bool:
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
-
-
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
 
 
 @dataclass(frozen=True)
@@ -256,7 +242,7 @@ def observe_in_fitting_arena(path: Path, feeds: Mapping[str, Array], request: Pr
         return Observed(runs[0], read_node_stats(stats), outputs, run_ns)
 
 
-def _rounds(
+def run_rounds(
     job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None]
 ) -> tuple[list[ProfiledRun], list[int], list[int]]:
     """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.

@@ -1,9 +1,10 @@
-"""How fast a folder takes pages and gives them back beside work, as in a run, and what pages cost that come anew."""
+"""Measures how fast a folder takes and gives back pages beside work, as in a run, and what fresh pages cost."""
 
+import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,41 +62,38 @@ def time_spill(job: SpillJob, advance: Advance) -> SpillTimes:
     """Write and read in turns, in this process."""
     block = PageBuffers().take_apart(BLOCK_BYTES).pages
     block[:] = np.random.default_rng(0).bytes(BLOCK_BYTES)
-    found: dict[str, list[float]] = {"write": [], "read": [], "page": []}
+    writes: list[float] = []
+    reads: list[float] = []
     end = time.monotonic() + SECONDS
-    with SpillFile(Path(job.folder), SIZE_BYTES) as file, _Busy():
-        while len(found["write"]) < LEAST_PASSES or (len(found["write"]) < MOST_PASSES and time.monotonic() < end):
-            found["write"].append(seconds_of(lambda: _write_in_blocks(file, block)))
-            found["read"].append(seconds_of(lambda: _read_in_blocks(file)))
-            advance(len(found["write"]), MOST_PASSES)
-    found["page"] = [_fresh_seconds() for _ in range(LEAST_PASSES)]  # by itself: it is the ops that take pages
-    return SpillTimes(tuple(found["write"]), tuple(found["read"]), tuple(found["page"]))
+    with SpillFile(Path(job.folder), SIZE_BYTES) as file, busy_thread():
+        while len(writes) < LEAST_PASSES or (len(writes) < MOST_PASSES and time.monotonic() < end):
+            begin = time.perf_counter()
+            # From pages that lie apart, as those of a value do where others came and went.
+            for offset in range(0, SIZE_BYTES, BLOCK_BYTES):
+                file.write(offset, block)
+            middle = time.perf_counter()
+            # Into room that is new to this process, as a value finds it that comes back in a tight plan.
+            for offset in range(0, SIZE_BYTES, BLOCK_BYTES):
+                file.read(offset, PageBuffers().take_apart(BLOCK_BYTES).pages)
+            reads.append(time.perf_counter() - middle)
+            writes.append(middle - begin)
+            advance(len(writes), MOST_PASSES)
+    pages = tuple(fresh_seconds() for _ in range(LEAST_PASSES))  # by itself: it is the ops that take pages
+    return SpillTimes(tuple(writes), tuple(reads), pages)
 
 
-def _write_in_blocks(file: SpillFile, block: memoryview) -> None:
-    """All of the file from pages that lie apart, as those of a value do where others came and went."""
-    for begin in range(0, SIZE_BYTES, BLOCK_BYTES):
-        file.write(begin, block)
-
-
-def _read_in_blocks(file: SpillFile) -> None:
-    """All of the file into room that is new to this process, as a value finds it that comes back in a tight plan."""
-    for begin in range(0, SIZE_BYTES, BLOCK_BYTES):
-        file.read(begin, PageBuffers().take_apart(BLOCK_BYTES).pages)
-
-
-def _fresh_seconds() -> float:
+def fresh_seconds() -> float:
     """How much longer it takes to fill `SIZE_BYTES` in blocks of the system, and to give them back, than to fill again.
 
     Blocks are as large as those of ops: what lies in a cache costs less the second time, as it does in a run. Of either
     the least block counts, as of ops the least time does: others only add, and what they do is no part of a plan.
     """
-    blocks = [_block_seconds() for _ in range(SIZE_BYTES // BLOCK_BYTES)]
+    blocks = [block_seconds() for _ in range(SIZE_BYTES // BLOCK_BYTES)]
     one = min(fresh for fresh, _ in blocks) - min(again for _, again in blocks)
     return max(LEAST_SECONDS, one * len(blocks))
 
 
-def _block_seconds() -> tuple[float, float]:
+def block_seconds() -> tuple[float, float]:
     """What a block takes that comes anew and goes again, and what it takes to fill it once more."""
     begin = time.perf_counter()
     block = PageBuffers().take_apart(BLOCK_BYTES)
@@ -115,21 +113,20 @@ def seconds_of(do: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-class _Busy:
-    """A thread that multiplies matrices during a block."""
+@contextlib.contextmanager
+def busy_thread() -> Iterator[None]:
+    """Multiply matrices in a thread during a block, so that what is measured is measured beside work."""
+    is_over = threading.Event()
 
-    def __init__(self) -> None:
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _work(self) -> None:
+    def work() -> None:
         matrix = np.ones((BUSY_ELEMENTS, BUSY_ELEMENTS), np.float32)
-        while not self._is_over.is_set():
+        while not is_over.is_set():
             matrix @ matrix
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,4 +1,4 @@
-"""What is tried in fresh processes: one model with all its figures, and two models in turns, compared and timed."""
+"""Runs models in fresh processes: one model with all its figures, and two models in turns, compared and timed."""
 
 import contextlib
 import hashlib
@@ -188,6 +188,7 @@ def _unpacked(feeds: Sequence[Sequence[PackedArray]]) -> list[dict[str, Array]]:
 
 
 def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSettings, options: Any) -> RunFigures:
+    """What a session shows, which is gone when this returns, before another one is opened."""
     with (
         profiled_session(path, settings, options) as (session, runs),
         runtime_errors(running(path)),
@@ -199,7 +200,7 @@ def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSet
 def figures_of(path: Path, runs: Sequence[ProfiledRun], prints: Sequence[tuple[OutputPrint, ...]]) -> RunFigures:
     """What the runs of one session showed; the figures of ops are those of the first."""
     first = observation(runs[0], {}, path.name)
-    peak_op, workspace = _peak_op(runs[0])
+    peak_op, workspace = op_at_peak(runs[0])
     later = [max((event.requested_bytes for event in run.events), default=0) for run in runs[1:]]
     return RunFigures(
         executed=first.executed,
@@ -216,7 +217,7 @@ def figures_of(path: Path, runs: Sequence[ProfiledRun], prints: Sequence[tuple[O
     )
 
 
-def _peak_op(run: ProfiledRun) -> tuple[str, int | None]:
+def op_at_peak(run: ProfiledRun) -> tuple[str, int | None]:
     """The op during which most was in use, and how much of that was workspace; None if loading needed more.
 
     Of an op that ran a subgraph it is what that held: results that grow from tile to tile lie in buffers which the
@@ -233,21 +234,19 @@ def _peak_op(run: ProfiledRun) -> tuple[str, int | None]:
     return op.name, peak - op.in_use_bytes
 
 
-def prints_of(outputs: dict[str, Array]) -> tuple[OutputPrint, ...]:
+def prints_of(outputs: Mapping[str, Any]) -> tuple[OutputPrint, ...]:
     """The outputs of a run, to be compared with those of another."""
-    return tuple(_print_of(name, array) for name, array in outputs.items())
-
-
-def _print_of(name: str, array: Any) -> OutputPrint:
-    if not isinstance(array, np.ndarray):  # a sequence or an optional
-        text = repr(array).encode()
-        return OutputPrint(name, hashlib.sha256(text).hexdigest(), False)
-    packed = pack(name, array)
-    digest = hashlib.sha256(f"{packed.dtype}{list(packed.shape)}".encode())
-    digest.update(packed.data)
-    width = array.itemsize
-    is_constant = array.size > 1 and packed.data == packed.data[:width] * array.size
-    return OutputPrint(name, digest.hexdigest(), is_constant)
+    prints: list[OutputPrint] = []
+    for name, array in outputs.items():
+        if not isinstance(array, np.ndarray):  # a sequence or an optional
+            prints.append(OutputPrint(name, hashlib.sha256(repr(array).encode()).hexdigest(), False))
+            continue
+        packed = pack(name, array)
+        digest = hashlib.sha256(f"{packed.dtype}{list(packed.shape)}".encode())
+        digest.update(packed.data)
+        is_constant = array.size > 1 and packed.data == packed.data[: array.itemsize] * array.size
+        prints.append(OutputPrint(name, digest.hexdigest(), is_constant))
+    return tuple(prints)
 
 
 class TimeJob(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What one profiled run of a session says: which ops ran, in which order, for how long, and with what in memory."""
+"""Reads from a profile which ops a run executed, in which order, for how long, and with what in memory."""
 
 import re
 from collections.abc import Sequence
@@ -88,9 +88,24 @@ def read_runs(path: Path) -> tuple[ProfiledRun, ...]:
     events: list[ProfileEvent] = []
     for event in raw:
         if event.cat == "Node" and event.name.endswith(SUFFIX):
-            events.append(_event(event))
+            args = event.args
+            requested = args.mem_bytes_requested_in_use
+            kernel = ProfileEvent(
+                name=event.name.removesuffix(SUFFIX),
+                op_type=args.op_name,
+                start_us=event.ts,
+                duration_us=event.dur,
+                requested_bytes=requested or 0,
+                growth_bytes=args.mem_requested_in_use_delta,
+                in_use_bytes=args.mem_bytes_in_use,
+                peak_bytes=args.mem_in_use_peak,
+                held_bytes=args.mem_arena_held,
+                types=tuple(_tensor_type(entry) for entry in args.output_type_shape),
+                has_counters=requested is not None,
+            )
+            events.append(kernel)
         elif event.cat == "Session" and event.name == "model_run":
-            runs.append(ProfiledRun(_without_nested(events), event.dur))
+            runs.append(ProfiledRun(without_nested(events), event.dur))
             events = []
     return tuple(runs)
 
@@ -109,31 +124,13 @@ def require_counters(run: ProfiledRun) -> None:
         )
 
 
-def _event(raw: _RawEvent) -> ProfileEvent:
-    args = raw.args
-    requested = args.mem_bytes_requested_in_use
-    return ProfileEvent(
-        name=raw.name.removesuffix(SUFFIX),
-        op_type=args.op_name,
-        start_us=raw.ts,
-        duration_us=raw.dur,
-        requested_bytes=requested or 0,
-        growth_bytes=args.mem_requested_in_use_delta,
-        in_use_bytes=args.mem_bytes_in_use,
-        peak_bytes=args.mem_in_use_peak,
-        held_bytes=args.mem_arena_held,
-        types=tuple(_tensor_type(entry) for entry in args.output_type_shape),
-        has_counters=requested is not None,
-    )
-
-
 def _tensor_type(entry: dict[str, tuple[int, ...]]) -> TensorType:
     """From `{"float": [1, 3]}`; here, and nowhere else, small types have capitals, and say how many are in a byte."""
     ((dtype, shape),) = entry.items()
     return TensorType(PACKED.sub(r"\1", dtype.lower()), shape)
 
 
-def _without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
+def without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
     """Drop the kernels of subgraphs: they are listed before the control-flow op that ran them, but began after it.
 
     Of a file in the steady form only the graph inside is of interest, as if there were no form, and no primers; of a

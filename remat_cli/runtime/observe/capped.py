@@ -1,4 +1,4 @@
-"""Capped runs of a verification: one pair that tells two models apart, or the smallest caps of both."""
+"""Runs models under caps for a verification: one cap that tells two models apart, or the smallest caps of both."""
 
 import contextlib
 from collections.abc import Mapping
@@ -117,6 +117,14 @@ def _smallest_caps(rewritten: ModelNeed, original: ModelNeed, known_bytes: int |
         found = first.answer()
         reference = second.answer() if second else CapAnswer(known_bytes, None, 0)
     smallest_bytes, options = found.answer.smallest_bytes, _options(rewritten)
+    if smallest_bytes is None:
+        note = f"no smallest cap was found under {_named(options)} ({found.answer.trials} tried)"
+    else:
+        slack = smallest_bytes - job.fixed_bytes - job.live_bytes
+        note = (
+            f"capped runs use {_named(options)}; the smallest cap lies {format_bytes(slack)} above the live bytes and "
+            f"packed weights (workspace, fragmentation, and a tolerance of {format_bytes(job.tolerance_bytes)})"
+        )
     return CappedRuns(
         are_apart=found.original_fails,
         apart_bytes=smallest_bytes if found.original_fails else None,
@@ -124,17 +132,7 @@ def _smallest_caps(rewritten: ModelNeed, original: ModelNeed, known_bytes: int |
         original_smallest_bytes=reference.smallest_bytes,
         options=options,
         runs=found.answer.runs + (RUNS if smallest_bytes is not None else 0) + reference.runs,
-        notes=(_smallest_note(job, found.answer, options),),
-    )
-
-
-def _smallest_note(job: CapJob, answer: CapAnswer, options: Options) -> str:
-    if answer.smallest_bytes is None:
-        return f"no smallest cap was found under {_named(options)} ({answer.trials} tried)"
-    slack = answer.smallest_bytes - job.fixed_bytes - job.live_bytes
-    return (
-        f"capped runs use {_named(options)}; the smallest cap lies {format_bytes(slack)} above the live bytes and "
-        f"packed weights (workspace, fragmentation, and a tolerance of {format_bytes(job.tolerance_bytes)})"
+        notes=(note,),
     )
 
 

@@ -11,6 +11,7 @@ system. So a child is made only in one that was delegated to us, or that the cal
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -183,9 +184,8 @@ def _limited(cgroup: MemoryCgroup | None, limit_bytes: int) -> Iterator[None]:
     """So many bytes more than now for this process. RLIMIT_DATA ends with the block, so that it can still answer."""
     if cgroup:
         # What is charged to a cgroup and cannot be dropped: all but pages of files.
-        usage, cache = {"cgroup v2": ("memory.current", "file"), "cgroup v1": ("memory.usage_in_bytes", "cache")}[
-            cgroup.kind
-        ]
+        files = {"cgroup v2": ("memory.current", "file"), "cgroup v1": ("memory.usage_in_bytes", "cache")}
+        usage, cache = files[cgroup.kind]
         stat = _counts(cgroup.path / "memory.stat")
         held_bytes = int((cgroup.path / usage).read_text(encoding="ascii")) - stat[cache] + stat.get("shmem", 0)
         # Set a cgroup's limit, without swap where the system counts that.
@@ -246,11 +246,10 @@ def child_cgroup(parent: MemoryCgroup) -> Iterator[MemoryCgroup]:
         yield MemoryCgroup(parent.kind, folder)
     finally:
         # Remove a cgroup, which the system allows a moment after its last process has ended.
-        remove_folder = Path(folder)
         end = time.monotonic() + REMOVAL_SECONDS
-        while remove_folder.exists() and time.monotonic() < end:
+        while Path(folder).exists() and time.monotonic() < end:
             try:
-                remove_folder.rmdir()
+                Path(folder).rmdir()
             except OSError:
                 time.sleep(0.01)
 
@@ -277,7 +276,10 @@ def divisible_cgroup() -> MemoryCgroup | None:
     except OSError:
         return None
     places = memory_cgroups(membership, mounts)
-    return next((place for place in places if _can_divide(place) and is_delegated(place.path)), None)
+    for place in places:
+        if (place.kind == "cgroup v1" or _passes_memory_on(place.path)) and is_delegated(place.path):
+            return place
+    return None
 
 
 def memory_cgroups(membership: str, mounts: str) -> list[MemoryCgroup]:
@@ -307,10 +309,6 @@ def _under(path: str, root: str, point: str) -> Path | None:
     return Path(point) / Path(path).relative_to(root)
 
 
-def _can_divide(place: MemoryCgroup) -> bool:
-    return place.kind == "cgroup v1" or _passes_memory_on(place.path)
-
-
 def _passes_memory_on(folder: Path) -> bool:
     """Whether children of a cgroup of version 2 have limits of memory."""
     try:
@@ -323,12 +321,10 @@ def is_delegated(folder: Path) -> bool:
     """Whether a cgroup is ours to divide: we may write to it, and for root, who may always, it bears systemd's mark."""
     if not (os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)):
         return False
-    return os.geteuid() != 0 or any(_is_marked(each) for each in (folder, *folder.parents))
-
-
-def _is_marked(folder: Path) -> bool:
-    for name in ("trusted.delegate", "user.delegate"):
+    if os.geteuid() != 0:
+        return True
+    for each, name in itertools.product((folder, *folder.parents), ("trusted.delegate", "user.delegate")):
         with contextlib.suppress(OSError):
-            if os.getxattr(folder, name) == b"1":
+            if os.getxattr(each, name) == b"1":
                 return True
     return False

@@ -1,4 +1,4 @@
-"""Resident memory of a process that loads a model and runs it, as the system counts it, above an idle runtime.
+"""Measures the resident memory of a process that loads a model and runs it, above an idle runtime.
 
 The process stays an ordinary one: no allocator, environment or option is changed for the measurement. What is known
 of the noise is in the docstring of `measure_resident`.
@@ -254,25 +254,21 @@ def watched(do: Callable[[], Done], watch: Watch) -> tuple[Done, ResidentBytes, 
 
 
 def watch_here() -> tuple[PeakBy, Watch]:
-    """How peaks are found on this system, and what finds them."""
-    peak_by = _peak_by()
-    return peak_by, _high_water if peak_by == "hwm" else _sampled
+    """How peaks are found on this system, and what finds them.
 
-
-def _peak_by() -> PeakBy:
-    """How peaks are found here: the high-water mark only if, after a known rise and fall, it can be seen to drop.
-
-    The allocator has no part in that, since each large block that it gets back changes how it serves the next ones.
+    By the high-water mark only if, after a known rise and fall, it can be seen to drop. The allocator has no part in
+    that, since each large block that it gets back changes how it serves the next ones.
     """
     with mmap.mmap(-1, PROBE_BYTES) as block:
         for _ in range(PROBE_BYTES // mmap.PAGESIZE):
             block.write(bytes(mmap.PAGESIZE))
     before = status_bytes().get("VmHWM", 0)
-    dropped = _reset_high_water() and status_bytes().get("VmHWM", 0) <= before - PROBE_BYTES // 2
-    return "hwm" if dropped else "samples"
+    dropped = reset_high_water() and status_bytes().get("VmHWM", 0) <= before - PROBE_BYTES // 2
+    return ("hwm", _high_water) if dropped else ("samples", _sampled)
 
 
-def _reset_high_water() -> bool:
+def reset_high_water() -> bool:
+    """Let the system's high-water mark of this process begin anew; whether the system lets us."""
     try:
         CLEAR_REFS.write_text(RESET_HIGH_WATER, encoding="ascii")
     except OSError:
@@ -283,7 +279,7 @@ def _reset_high_water() -> bool:
 @contextlib.contextmanager
 def _high_water() -> Iterator[Callable[[], int]]:
     """Watch by the system's high-water mark."""
-    _reset_high_water()
+    reset_high_water()
     yield lambda: status_bytes()["VmHWM"]
 
 

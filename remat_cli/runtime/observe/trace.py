@@ -1,4 +1,4 @@
-"""A run as a trace for ui.perfetto.dev or chrome://tracing: what was planned and what was measured, as two processes.
+"""Writes a run as a trace for ui.perfetto.dev or chrome://tracing: the plan and the measurement, as two processes.
 
 Format: "Trace Event Format" of Chrome: complete events (ph X, `ts` and `dur` in microseconds), counters (C) and names
 (M). Each device and each link has a track, and each memory a counter.
@@ -54,8 +54,9 @@ def chrome_trace(program: Program, run: RunRecord, seen: SeenMemory) -> bytes:
 
 def _action(program: Program, action: ProgramAction, process: int, span: Span, held: tuple[int, ...]) -> list[Event]:
     """The action on its track, and what memories hold meanwhile."""
+    counter = {"ph": "C", "pid": process, "tid": 0, "ts": span[0] / 1000}
     counters = [
-        _counter(f"memory {name}", process, span[0], bytes_)
+        {"name": f"memory {name}", **counter, "args": {"bytes": bytes_}}
         for name, bytes_ in zip(program.memories, held, strict=True)
     ]
     if isinstance(action, CopyAction):
@@ -76,10 +77,6 @@ def _event(name: str, process: int, track: int, span: Span, about: Event) -> Eve
     start, end = span
     times = {"ts": start / 1000, "dur": (end - start) / 1000}
     return {"name": name, "ph": "X", "pid": process, "tid": track, **times, "args": about}
-
-
-def _counter(name: str, process: int, at_ns: int, bytes_: int) -> Event:
-    return {"name": name, "ph": "C", "pid": process, "tid": 0, "ts": at_ns / 1000, "args": {"bytes": bytes_}}
 
 
 def _names(program: Program, process: int, title: str) -> list[Event]:

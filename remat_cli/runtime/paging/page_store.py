@@ -35,6 +35,17 @@ class HeldPage:
     buffer: PageBuffer | None = None
     size_bytes: int = 0
 
+    @property
+    def pages(self) -> Any:
+        """The bytes of its buffer, which a disk writes and reads.
+
+        Raises:
+            RematError: it lies in the runtime's own memory.
+        """
+        if self.buffer is None:
+            raise RematError("a value that pages lies in no buffer: a bug in remat, please report it")
+        return self.buffer.pages
+
 
 class PageStore(Protocol):
     """Values of one run after the other; `most_held_bytes` since the last `limit`, those in a file or the host not."""
@@ -143,8 +154,10 @@ class FileStore:
     def room(self, name: str) -> HeldPage | None:
         """A buffer for a value; None where the runtime must make its own."""
         spec = self._program.values[name]
-        if spec.dtype == "string" or not spec.size_bytes:
-            return None
+        return None if spec.dtype == "string" or not spec.size_bytes else self._room_for(name, spec)
+
+    def _room_for(self, name: str, spec: Value) -> HeldPage:
+        """A buffer for a value that takes bytes, where it mostly had one in an earlier run."""
         if name in self._handed_over:
             return self._made(spec, self._buffers.take_apart(spec.size_bytes))
         buffer = self._buffers.take(name, spec.size_bytes)
@@ -177,8 +190,7 @@ class FileStore:
 
     def write(self, move: PageMove, held: HeldPage, is_over: Callable[[], bool]) -> None:
         """From its buffer into the file."""
-        assert held.buffer is not None
-        self._file.write(move.offset, held.buffer.pages, is_over)
+        self._file.write(move.offset, held.pages, is_over)
 
     def read(self, move: PageMove, is_over: Callable[[], bool]) -> HeldPage:
         """From the file into a buffer; weights from files of theirs."""
@@ -187,16 +199,13 @@ class FileStore:
             buffer = self._buffers.take(move.value, image.size_bytes)
             self._weights.read(image, buffer.pages, is_over)
             return HeldPage(None, None, buffer)
-        made = self.room(move.value)
-        assert made is not None
-        assert made.buffer is not None
-        self._file.read(move.offset, made.buffer.pages, is_over)
+        made = self._room_for(move.value, self._program.values[move.value])
+        self._file.read(move.offset, made.pages, is_over)
         return made
 
     def weights(self, name: str, held: HeldPage) -> dict[str, Any]:
         """The values of an image of weights that was read, by name; they lie in its buffer."""
-        assert held.buffer is not None
-        return self._weights.values(self._images[name], held.buffer.pages)
+        return self._weights.values(self._images[name], held.pages)
 
     def begin_run(self) -> None:
         """Buffers take their places again."""

@@ -56,7 +56,8 @@ class PagedRunner:
             ConfigError: the folder for pages cannot be written to.
             RematError: its disk is too full, or failed.
         """
-        assert program.spill is not None
+        if program.spill is None:
+            raise RematError("this plan pages nothing: run it as one that does not page")
         self.program, self._is_overlapped = program, is_overlapped
         self._spill: Spill = program.spill
         self._store = open_store(program, self._spill)
@@ -199,7 +200,11 @@ class _PagedRun:
                 self._release(name)
             for move in self.spill.moves:
                 if move.direction == "read" and move.away_after == number:
-                    self._leave(move.value)
+                    # The use before a gap is over: let go of the value now, or when its write is over.
+                    if move.value in self.written:
+                        self._release(move.value)
+                    else:
+                        self.leaving.add(move.value)
             self.over = number
             self.state.notify_all()
         if not self.is_overlapped:
@@ -240,7 +245,8 @@ class _PagedRun:
             theirs = dict(zip(segment.makes, own, strict=True)) if own else {}
             new = {name: room or self.store.adopt(owned(theirs[name])) for name, room in made.items()}
         except Exception as error:
-            raise _failure(self.program, opened.action, error) from error
+            number, count = self.program.sessions.index(opened.action) + 1, len(self.program.sessions)
+            raise RuntimeFailure(f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}") from error
         finally:
             binding.clear_binding_inputs()
             binding.clear_binding_outputs()
@@ -252,13 +258,6 @@ class _PagedRun:
         each = self.held.pop(name, None)
         if each is not None:
             self.store.give(each)
-
-    def _leave(self, name: str) -> None:
-        """The use before a gap is over: let go of the value now, or when its write is over."""
-        if name in self.written:
-            self._release(name)
-        else:
-            self.leaving.add(name)
 
     def _output(self, name: str, arrays: Mapping[str, Array]) -> Array:
         if name in arrays:
@@ -312,9 +311,3 @@ class _PagedRun:
         with self.state:
             each = self.held[move.value]
         self.store.write(move, each, lambda: self.is_ended)
-
-
-def _failure(program: Program, action: SessionAction, error: Exception) -> RematError:
-    """One line that names the session."""
-    number, count = program.sessions.index(action) + 1, len(program.sessions)
-    return RuntimeFailure(f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}")

@@ -40,7 +40,10 @@ class SpillFile:
             self._descriptor = self._open()
         try:
             with self._errors(f"there is no room for {format_bytes(size_bytes)}"):
-                _allocate(self._descriptor, size_bytes)
+                if size_bytes and hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(self._descriptor, 0, size_bytes)
+                elif size_bytes:
+                    os.ftruncate(self._descriptor, size_bytes)
         except RematError:
             self.close()
             raise
@@ -130,15 +133,6 @@ def _some(count: int) -> int:
     if count <= 0:
         raise OSError(errno.EIO, "the file ends too early")
     return count
-
-
-def _allocate(descriptor: int, size_bytes: int) -> None:
-    if not size_bytes:
-        return
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size_bytes)
-    else:
-        os.ftruncate(descriptor, size_bytes)
 
 
 def read_pages(

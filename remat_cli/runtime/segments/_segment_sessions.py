@@ -141,13 +141,9 @@ def open_one(
         options.profile_file_prefix = str(opening.profile_folder / f"segment_{number:04}")
     path = Path(program.folder) / action.segment.file
     session = _open_mixed(path, action, program, options) if is_mixed else open_session(path, settings, options)
-    places = tuple(place_of_device(_device_in(program, program.values[name].memory)) for name in action.segment.makes)
+    users = (program.memory_of.index(program.values[name].memory) for name in action.segment.makes)
+    places = tuple(place_of_device(program.devices[user]) for user in users)
     return Opened(action, session, session.io_binding(), places, tuple(mine.values()))
-
-
-def _device_in(program: Program, memory: int) -> DeviceSpec:
-    """A device that uses a memory."""
-    return program.devices[program.memory_of.index(memory)]
 
 
 def _open_mixed(path: Path, action: SessionAction, program: Program, options: Any) -> Any:
@@ -238,16 +234,13 @@ def _placed_weights(program: Program) -> list[tuple[int, str]]:
         if provider.shares_weights and not provider.is_opaque and not action.host_ops:
             mine = action.segment.weights.keys() - away.get(number, frozenset())
             readers.update((memory, name) for name in mine if name in program.weights)
+    stored = program.weights.items()
+    can_be_placed = {n for n, w in stored if w.size_bytes >= LEAST_PLACED_BYTES and w.dtype not in EXTENDED_NAMES}
     return [
         (memory, name)
         for (memory, name), count in readers.items()
-        if (count > 1 if memory in hosts else _is_placed(program.weights[name]))
+        if (count > 1 if memory in hosts else name in can_be_placed)
     ]
-
-
-def _is_placed(weight: StoredWeight) -> bool:
-    """Whether a weight can be put into a memory other than the host's."""
-    return weight.size_bytes >= LEAST_PLACED_BYTES and weight.dtype not in EXTENDED_NAMES
 
 
 def mapped_weight(folder: Path, weight: StoredWeight) -> Array:
@@ -292,7 +285,10 @@ def _listed(names: Mapping[str, Any]) -> str:
 def copied(value: Any, target: Place) -> Any:
     """A new value in another memory with the same contents; between host memories a real copy too."""
     if _is_on_host(value) and target[0] == HOST_MEMORY:
-        return placed_value(_host_copy(value), target)
+        view = _host_view(value)
+        made = np.empty_like(view)
+        np.copyto(made, view)  # copying large ones lets other threads run
+        return placed_value(made, target)
     return placed_value(_host_view(value), target)
 
 
@@ -329,14 +325,6 @@ def as_array(value: Any) -> Array:
 
 def _is_on_host(value: Any) -> bool:
     return bool(value.device_name() == HOST_MEMORY)
-
-
-def _host_copy(value: Any) -> Array:
-    """The copy of a value on the host; copying large ones lets other threads run."""
-    view = _host_view(value)
-    made = np.empty_like(view)
-    np.copyto(made, view)
-    return made
 
 
 def _host_view(value: Any) -> Array:

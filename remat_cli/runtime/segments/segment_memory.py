@@ -9,7 +9,6 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.schedule.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
-from remat_cli.core.values.buffer_cache import BufferCache
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime.observe._events import ProfiledRun, read_runs
 from remat_cli.runtime.segments._segment_sessions import Opening, has_counters
@@ -44,36 +43,26 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     for number, run in runs.items():
         _check_order(program.sessions[number], run, is_kept=misplaced is None)
     profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
-    shared = {n: _on_host(run) for n, run in runs.items() if program.sessions[n].host_ops}
+    shared = {}  # what ran on the host in sessions that a device shares: the runtime's counters are those of the host
+    for number, run in runs.items():
+        if program.sessions[number].host_ops:
+            counted = tuple(event for event in run.events if event.has_counters)
+            shared[number] = msgspec.structs.replace(run, events=counted)
     fed = _fed_bytes(program, feeds)
     packed = _packed(program, profiles, shared)
-    silent = _silent(program, profiles)
+    # Devices whose sessions do not tell what they hold: all of them where the runtime has no counters.
+    is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
+    used = {action.device for action in program.sessions}
+    silent = frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
     kept = _kept(program, packed, silent)
+    hidden = {program.memory_of[device] for device in silent}
     return SeenMemory(
         fixed_bytes=tuple(bytes_ + (fed if m == program.host else 0) for m, bytes_ in enumerate(kept)),
         packed_bytes=packed,
         action_bytes=_action_bytes(program, record, profiles, shared),
-        is_hidden=_hidden(program, silent),
+        is_hidden=tuple(memory in hidden for memory in range(len(program.memories))),
         misplaced_op=misplaced,
     )
-
-
-def _on_host(run: ProfiledRun) -> ProfiledRun:
-    """What ran on the host in a session that a device shares: the runtime's counters are those of the host."""
-    return msgspec.structs.replace(run, events=tuple(event for event in run.events if event.has_counters))
-
-
-def _silent(program: Program, profiles: Mapping[int, ProfiledRun]) -> frozenset[int]:
-    """Devices whose sessions do not tell what they hold: all of them where the runtime has no counters."""
-    is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
-    used = {action.device for action in program.sessions}
-    return frozenset(device for device in used if not is_counted or not has_counters(program.devices[device]))
-
-
-def _hidden(program: Program, silent: Collection[int]) -> tuple[bool, ...]:
-    """Which memories some session uses without telling how much."""
-    memories = {program.memory_of[device] for device in silent}
-    return tuple(memory in memories for memory in range(len(program.memories)))
 
 
 def _packed(
@@ -109,18 +98,14 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
                 if name in away.get(number, ()):
                     continue
                 if device in silent or packing.kept_weight_bytes([use], 0) > 0:
-                    outside[memory][session, name] = _weight_bytes(cache, use.size_bytes)
+                    taken_bytes = use.size_bytes if cache is None else cache.weight_bytes(use.size_bytes)
+                    outside[memory][session, name] = taken_bytes
             if cache is not None:
                 packed_ops = set(cache.packed_ops)
                 uses = weights.values()
                 twice = [use.size_bytes for use in uses if packed_ops & {reader.op_type for reader in use.readers}]
                 outside[memory][number, ""] = cache.weight_bytes(max(twice, default=0))
     return [bytes_ + sum(each.values()) for bytes_, each in zip(packed, outside, strict=True)]
-
-
-def _weight_bytes(cache: BufferCache | None, size_bytes: int) -> int:
-    """What a weight takes in a memory."""
-    return size_bytes if cache is None else cache.weight_bytes(size_bytes)
 
 
 def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Arrays by name in .npz files, of any element type and under any name."""
+"""Reads and writes arrays by name in .npz files, of any element type and under any name."""
 
 import zipfile
 from collections.abc import Mapping
@@ -41,10 +41,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, array in arrays.items():
+            held = np.asarray(array)
+            if held.dtype.kind not in "fiub":  # types that .npz files do not know: unsigned integers of the same size
+                held = held.view(f"u{held.dtype.itemsize}")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, _plain(np.asarray(array)), allow_pickle=False)
-
-
-def _plain(array: Array) -> Array:
-    """Types that .npz files do not know are held as unsigned integers of the same size."""
-    return array if array.dtype.kind in "fiub" else array.view(f"u{array.dtype.itemsize}")
+                np.lib.format.write_array(entry, held, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""What is fed to a model, seeded or the user's own, and the values that tensors inside it take in one run."""
+"""Makes what is fed to a model, seeded or the user's own, and records the values of tensors inside it in one run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -65,18 +65,17 @@ def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
                 f"input '{spec.name}' of shape {list(spec.shape)} takes {wanted} bytes, and this machine has {memory}: "
                 "give it a smaller shape with --dim or --input-shape"
             )
-    generator = np.random.default_rng(seed)
-    return {spec.name: _random(spec, generator) for spec in inputs}
-
-
-def _random(spec: InputSpec, generator: np.random.Generator) -> Array:
-    dtype = numpy_dtype(spec.dtype)
-    if dtype.kind == "f" or (spec.dtype in EXTENDED_NAMES and spec.dtype not in SMALL_BITS):
-        return np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
-    bits = generator.integers(0, 2, spec.shape)
-    if spec.dtype not in {"bool", "string"} and bits.size == 1:
-        bits = np.ones(spec.shape, np.int64)
-    return np.asarray(bits).astype(str).astype(object) if spec.dtype == "string" else np.asarray(bits).astype(dtype)
+    generator, feeds = np.random.default_rng(seed), dict[str, Array]()
+    for spec in inputs:
+        dtype = numpy_dtype(spec.dtype)
+        if dtype.kind == "f" or (spec.dtype in EXTENDED_NAMES and spec.dtype not in SMALL_BITS):
+            feeds[spec.name] = np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
+            continue
+        bits = np.asarray(generator.integers(0, 2, spec.shape))
+        if spec.dtype not in {"bool", "string"} and bits.size == 1:
+            bits = np.ones(spec.shape, np.int64)
+        feeds[spec.name] = bits.astype(str).astype(object) if spec.dtype == "string" else bits.astype(dtype)
+    return feeds
 
 
 def load_state(path: Path | None, inputs: Sequence[InputSpec]) -> dict[str, Array]:

@@ -23,10 +23,11 @@ def save_packed(job: PackingJob) -> None:
     Raises:
         RuntimeFailure: the runtime refuses the model, or cannot write.
     """
-    run_fresh(_save_packed, job)
+    run_fresh(save_packed_here, job)
 
 
-def _save_packed(job: PackingJob, advance: Advance) -> bool:
+def save_packed_here(job: PackingJob, advance: Advance) -> bool:
+    """Save in this process."""
     options = session_options(job.settings)
     options.graph_optimization_level = import_ort().GraphOptimizationLevel.ORT_DISABLE_ALL
     options.optimized_model_filepath = job.target

@@ -338,16 +338,17 @@ def optimize(
     ort = import_ort()
     options = new_options(ort)
     options.graph_optimization_level = _levels(ort)[level]
-    options.enable_mem_reuse = (
-        False  # nothing runs, and what looks for buffers to use again takes squares of their number
-    )
+    # Nothing runs, and what looks for buffers to use again takes squares of their number.
+    options.enable_mem_reuse = False
     options.optimized_model_filepath = str(target)
     options.intra_op_num_threads = intra_op_threads
     for library in custom_ops:
         with runtime_errors(f"custom operators {library} do not load"):
             options.register_custom_ops_library(library)
     if needs_data_file(source):
-        _put_weights_beside(options, target)
+        add = options.add_session_config_entry
+        add("session.optimized_model_external_initializers_file_name", data_file(target).name)
+        add("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALLEST_EXTERNAL_BYTES))
     doing = Doing("ONNX Runtime cannot optimise ", source.name)
     with runtime_errors(doing):
         guarded(
@@ -376,28 +377,19 @@ def needs_data_file(source: Path) -> bool:
         RuntimeFailure: the file cannot be read.
     """
     try:
-        return source.stat().st_size >= LARGEST_SINGLE_FILE or _mentions(source, EXTERNAL_DATA_ENTRY)
+        if source.stat().st_size >= LARGEST_SINGLE_FILE:
+            return True
+        tail = b""
+        with source.open("rb") as stream:
+            while piece := stream.read(2**24):
+                if EXTERNAL_DATA_ENTRY in tail + piece:
+                    return True
+                tail = piece[-len(EXTERNAL_DATA_ENTRY) :]
     except OSError as error:
         raise RuntimeFailure(f"{source} cannot be read: {error.strerror}") from None
+    return False
 
 
 def data_file(target: Path) -> Path:
     """Where the weights of an optimised model are when they do not lie inside it."""
     return target.with_name(f"{target.name}.data")
-
-
-def _put_weights_beside(options: Any, target: Path) -> None:
-    add = options.add_session_config_entry
-    add("session.optimized_model_external_initializers_file_name", data_file(target).name)
-    add("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALLEST_EXTERNAL_BYTES))
-
-
-def _mentions(path: Path, word: bytes) -> bool:
-    """Whether a file contains a word, read in pieces."""
-    tail = b""
-    with path.open("rb") as stream:
-        while piece := stream.read(2**24):
-            if word in tail + piece:
-                return True
-            tail = piece[-len(word) :]
-    return False

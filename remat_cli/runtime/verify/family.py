@@ -1,4 +1,4 @@
-"""A model at many sizes in one session of a fresh process: outputs, order, peaks, and what the process then holds."""
+"""Runs a model at many sizes in one session of a fresh process: outputs, order, peaks, and what it then holds."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -93,9 +93,8 @@ def see_at_sizes_here(job: SizesJob, advance: Advance) -> AtSizes:
     figures = figures_of(path, runs, prints)
     # What was in use at most in each run, above what was before the first.
     base = baseline_bytes(runs[0].events)
-    peaks = tuple(
-        max((max(e.requested_bytes, e.nested_bytes) for e in run.events), default=base) - base for run in runs
-    )
+    in_use = ([max(event.requested_bytes, event.nested_bytes) for event in run.events] for run in runs)
+    peaks = tuple(max(each, default=base) - base for each in in_use)
     return AtSizes(figures, peaks, tuple(order == orders[0] for order in orders), first_ns, resident)
 
 
@@ -125,10 +124,11 @@ def resident_after(
     """
     if not can_measure_resident():
         return None
-    return run_fresh(_resident_after, _job(model, feeds, settings), advance, settings.run_seconds)
+    return run_fresh(resident_after_here, _job(model, feeds, settings), advance, settings.run_seconds)
 
 
-def _resident_after(job: SizesJob, advance: Advance) -> int:
+def resident_after_here(job: SizesJob, advance: Advance) -> int:
+    """What this process comes to hold of its own for the runs."""
     with runtime_errors("ONNX Runtime fails to run a model at several sizes"):
         session = open_session(Path(job.model), job.settings)
         groups = [{packed.name: unpack(packed) for packed in group} for group in job.feeds]

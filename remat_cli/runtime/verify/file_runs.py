@@ -1,4 +1,4 @@
-"""Runs of a compiled file beside the model that it was made from, in ordinary sessions: what they give and take.
+"""Runs a compiled file beside the model that it was made from, in ordinary sessions, and says what they give and take.
 
 A job and what it showed are plain values, so that a job can be done wherever there is a runtime.
 """
@@ -74,6 +74,7 @@ def run_file(job: FileJob, advance: Advance) -> FileRuns:
 
 
 def _seen(path: Path, feeds: Sequence[dict[str, Array]], settings: SessionSettings) -> SessionSeen:
+    """What a session shows, which is gone when this returns, before another one is opened."""
     doing = running(path)
     prints = []
     with profiled_session(path, settings) as (session, runs), runtime_errors(doing):

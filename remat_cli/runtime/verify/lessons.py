@@ -1,4 +1,4 @@
-"""Runs of a written model beside what was predicted of it: where they part, and what workspace they showed."""
+"""Compares runs of a written model with what was predicted: where they part, and what workspace they showed."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -21,21 +21,17 @@ def lessons_of(
     if forecast is None:
         return ()
     for kind, figures in sessions:
-        found = lessons(forecast, figures.curve, kind) or (
-            _of_workspace(forecast, figures, workspace) if kind == "exact" else ()
-        )
+        found = lessons(forecast, figures.curve, kind)
+        if not found and kind == "exact":
+            more = seen_workspace(workspace, figures).items() - workspace.items()
+            kinds = {op.name: op.op_type for op in forecast.judged.graph.ops}
+            found = tuple(
+                Lesson(Learnt(name, kinds[name], "workspace", "exact", workspace.get(name, 0), measured), NOTHING)
+                for name, measured in more
+            )
         if found:
             return found
     return ()
-
-
-def _of_workspace(forecast: SessionForecast, exact: RunFigures, workspace: Mapping[str, int]) -> tuple[Lesson, ...]:
-    more = seen_workspace(workspace, exact).items() - workspace.items()
-    kinds = {op.name: op.op_type for op in forecast.judged.graph.ops}
-    return tuple(
-        Lesson(Learnt(name, kinds[name], "workspace", "exact", workspace.get(name, 0), measured), NOTHING)
-        for name, measured in more
-    )
 
 
 def seen_workspace(workspace: Mapping[str, int], exact: RunFigures) -> dict[str, int]:

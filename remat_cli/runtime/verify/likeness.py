@@ -1,4 +1,4 @@
-"""How alike the outputs of two models are: bit for bit, or within what another order of adding up may change."""
+"""Measures how alike the outputs of two models are: bit for bit, or but for what another order of adding changes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -81,7 +81,7 @@ def likeness(originals: Mapping[str, Any], others: Mapping[str, Any]) -> Likenes
 def _outputs(
     model: Path, feeds: Iterable[tuple[PackedArray, ...]], settings: SessionSettings
 ) -> list[dict[str, Array]]:
-    """What a model makes of each of the feeds."""
+    """What a model makes of each of the feeds; its session is gone when this returns, before another one is opened."""
     session = open_session(model, settings)
     with runtime_errors(running(model)):
         return [run_session(session, {packed.name: unpack(packed) for packed in group}) for group in feeds]

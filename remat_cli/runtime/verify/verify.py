@@ -128,16 +128,20 @@ def verify_closely(
     advance(0, total)
     shown = _run_both(request, program, more) if request.sizes is None else _run_at_sizes(request, program, more)
     original, rewritten, turns, done = shown.original, shown.rewritten, shown.turns, shown.runs
+    times_ns = turns.times_ns  # in turn, under the options of the promise
     identical = all(one == other for one, other in shown.pairs)
     likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, turns)
     done += likeness_runs
-    in_order = all(_runs_in_order(request, figures) for figures in rewritten.promised)
+    orders = [tuple(op for op in each.executed if op not in request.gate_ops) for each in rewritten.promised]
+    in_order = all(order == request.expected_order for order in orders)
     fixed = request.outside_bytes + rewritten.exact.baseline_bytes
     workspace = seen_workspace(request.workspace, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
     within = fits(exact_peak if request.portable else max(default_peak, exact_peak), request.budget_bytes)
-    predicted, measured = _live_peaks(request, fixed, rewritten)
+    # The total of live tensors under exact options.
+    predicted = request.fixed_bytes + request.predicted_live_peak_bytes
+    measured = fixed + rewritten.exact.peak_live_bytes
     caps = CappedRuns(notes=(AGAIN,))
     if within and predicted == measured:
         caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
@@ -171,10 +175,10 @@ def verify_closely(
         measured_workspace_bytes=rewritten.exact.peak_workspace_bytes,
         predicted_workspace_bytes=request.workspace.get(rewritten.exact.peak_op, 0),
         predicted_overhead_percent=request.predicted_overhead_percent,
-        measured_overhead_percent=_overhead_percent(turns),
+        measured_overhead_percent=None if times_ns is None else 100.0 * (times_ns[1] / times_ns[0] - 1.0),
         time_noise=turns.noise,
         inferences=done + caps.runs,
-        notes=(*_output_notes(request, original), *_portable_notes(request), *caps.notes),
+        notes=(*_output_notes(request, original), *((PORTABLE,) if request.portable else ()), *caps.notes),
     )
     if shown.family is not None:
         promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes
@@ -207,24 +211,34 @@ def _program(request: VerifyRequest) -> _Program:
 
 
 def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
-    """Both models apart, then in turn."""
-    first, second = _run_alone(request, program)
-    turns = _run_in_turns(request, program, advance)
+    """Both models apart, each in a process of its own at the same time, then in one process, one after the other.
+
+    Nothing is timed while they run apart. In turn their outputs are held together where they need not be equal.
+    """
+    feeds, limit = request.all_packed_feeds, request.run_seconds
+    model, reference = str(request.rewritten.resolve()), str(request.reference.resolve())
+    reference_job = RunJob(reference, feeds, (*program.alone, *program.reference_alone))
+    with (
+        started(run_model, reference_job, fresh, limit) as first_process,
+        started(run_model, RunJob(model, feeds, program.alone), fresh, limit) as second_process,
+    ):
+        first, second = first_process.answer(), second_process.answer()
+    is_file = request.original is not None
+    in_turn = reference if request.original is None else str(request.original.resolve()), model
+    job = TurnsJob(in_turn, feeds, program.turns, program.rounds, request.may_reassociate, second_only=is_file)
+    turns = run_fresh(run_in_turns, job, advance, limit)
     original = _Original(first[0], first[1] if len(first) > 1 else turns.figures[0], turns.prints[0])
     rewritten = _Sessions(second[0], turns.figures[-1], second[1] if request.portable else turns.figures[-1])
     runs = 2 * sum(len(session.on) for session in program.alone) + turns.runs
     runs += sum(len(session.on) for session in program.reference_alone)
-    return _Shown(original, rewritten, turns, runs, _pairs(program, original, rewritten))
-
-
-def _pairs(program: _Program, original: _Original, rewritten: _Sessions) -> tuple[tuple[Prints, Prints], ...]:
-    """What both models gave for the same inputs, with the original's own in turn where it was fed them there."""
-    exact, turns = program.alone[0].on, program.turns.on
-    wanted = {**dict(zip(exact, original.exact.prints, strict=True)), **dict(zip(turns, original.prints, strict=True))}
-    return tuple(
+    # What both gave for the same inputs, with the original's own in turn where it was fed them there.
+    fed = program.alone[0].on, program.turns.on
+    wanted = dict(zip(fed[0], original.exact.prints, strict=True)) | dict(zip(fed[1], original.prints, strict=True))
+    pairs = tuple(
         (tuple(wanted[place] for place in on), figures.prints)
-        for on, figures in zip((exact, turns), rewritten.promised, strict=True)
+        for on, figures in zip(fed, rewritten.promised, strict=True)
     )
+    return _Shown(original, rewritten, turns, runs, pairs)
 
 
 def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
@@ -261,26 +275,6 @@ def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -
     )
 
 
-def _run_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigures, ...], tuple[RunFigures, ...]]:
-    """Both models at the same time, each in a process of its own; nothing is timed here."""
-    feeds, limit = request.all_packed_feeds, request.run_seconds
-    original = RunJob(str(request.reference.resolve()), feeds, (*program.alone, *program.reference_alone))
-    with (
-        started(run_model, original, fresh, limit) as first,
-        started(run_model, RunJob(str(request.rewritten.resolve()), feeds, program.alone), fresh, limit) as second,
-    ):
-        return first.answer(), second.answer()
-
-
-def _run_in_turns(request: VerifyRequest, program: _Program, advance: Advance) -> TurnFigures:
-    """Both models in one process, one after the other; their outputs are held together where they need not be equal."""
-    original = request.reference if request.original is None else request.original
-    models = (str(original.resolve()), str(request.rewritten.resolve()))
-    feeds, is_file = request.all_packed_feeds, request.original is not None
-    job = TurnsJob(models, feeds, program.turns, program.rounds, request.may_reassociate, second_only=is_file)
-    return run_fresh(run_in_turns, job, advance, request.run_seconds)
-
-
 def _likeness(
     request: VerifyRequest, program: _Program, original: _Original, rewritten: _Sessions, turns: TurnFigures
 ) -> tuple[Likeness | None, int]:
@@ -300,17 +294,8 @@ def _likeness(
     return worst([turns.likeness, found]), 2 * len(feeds)
 
 
-def _live_peaks(request: VerifyRequest, fixed_bytes: int, rewritten: _Sessions) -> tuple[int, int]:
-    """The total of live tensors under exact options, predicted and measured."""
-    predicted = request.fixed_bytes + request.predicted_live_peak_bytes
-    return predicted, fixed_bytes + rewritten.exact.peak_live_bytes
-
-
 AGAIN = "no capped runs: memory is not as planned"
-
-
-def _runs_in_order(request: VerifyRequest, figures: RunFigures) -> bool:
-    return tuple(op for op in figures.executed if op not in request.gate_ops) == request.expected_order
+PORTABLE = "portable: a default session optimises the file again, so the promises hold under the exact options only"
 
 
 def _output_notes(request: VerifyRequest, original: _Original) -> tuple[str, ...]:
@@ -324,20 +309,6 @@ def _output_notes(request: VerifyRequest, original: _Original) -> tuple[str, ...
     if request.more_feeds and request.mode != "fast" and all(run == runs[0] for run in runs[1:]):
         notes.append("the outputs do not depend on the inputs: comparing them proves little")
     return tuple(notes)
-
-
-def _portable_notes(request: VerifyRequest) -> tuple[str, ...]:
-    if not request.portable:
-        return ()
-    return ("portable: a default session optimises the file again, so the promises hold under the exact options only",)
-
-
-def _overhead_percent(turns: TurnFigures) -> float | None:
-    """Extra time of the rewritten model, both run in turn under the options of the promise."""
-    if turns.times_ns is None:
-        return None
-    original_ns, rewritten_ns = turns.times_ns
-    return 100.0 * (rewritten_ns / original_ns - 1.0)
 
 
 def _capped(

@@ -256,13 +256,13 @@ def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict
         elif rule_of(*op.op.key).product is ProductKind.STACK and op.only_counts_matrices(each.name):
             sizes = sizes[: bisect.bisect_left(sizes, op.op.threads) + 1]
         steps[each.name] = sizes
-    for chosen in itertools.product(*_paths(op, steps, family)):
+    for chosen in itertools.product(*paths_of_sizes(op, steps, family)):
         found = {**family.fixed, **{name: size for part in chosen for name, size in part.items()}}
         if all(limit.holds(found) for limit in family.limits):
             yield found
 
 
-def _paths(op: SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:
+def paths_of_sizes(op: SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:
     """By named dimension all its sizes; two that only count together rise one after the other, through all their sums.
 
     Those of a decoder's cache and of its new words are such where an op reads both, joined. A limit tells them apart.

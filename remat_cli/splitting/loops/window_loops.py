@@ -61,7 +61,14 @@ class WindowBody:
         """A node that makes a tile of each exit, as it lies in memory; `flags`: whether it is the first, the last."""
         windows = self.region.windows
         assert windows is not None
-        first, inner, last = (self._branch(kind, form, exits) for kind, form in zip(KINDS, windows.forms, strict=True))
+        graphs = []
+        for kind, form in zip(KINDS, windows.forms, strict=True):
+            writer = _Branch(self, f"{self.prefix}{kind}/", form)
+            for work in form.ops:
+                writer.run(work)
+            joinable = [writer.joinable(name) for name in exits]
+            graphs.append(ir.Graph([], joinable, nodes=writer.nodes, name=writer.prefix))
+        first, inner, last = graphs
         rest, made = self._choice("rest", flags[1], (last, inner), exits)
         middle = ir.Graph([], made, nodes=[rest], name=f"{self.prefix}rest")
         return self._choice("tile", flags[0], (first, middle), exits)
@@ -69,21 +76,13 @@ class WindowBody:
     def _choice(
         self, name: str, flag: ir.Value, graphs: tuple[ir.Graph, ir.Graph], exits: Sequence[str]
     ) -> tuple[ir.Node, list[ir.Value]]:
-        made = [self._like(f"{self.prefix}{name}/{each}", each) for each in exits]
+        made = []
+        for each in exits:  # a tile of an exit, of which only numbers are known
+            tile, dims = f"{self.prefix}{name}/{each}", memory_dims(self.sized, each)
+            shape = ir.Shape([f"{tile}/{axis}" if dim.terms else dim.offset for axis, dim in enumerate(dims)])
+            made.append(ir.Value(name=tile, type=self.values[each].type, shape=shape))
         branches = [ir.AttrGraph("then_branch", graphs[0]), ir.AttrGraph("else_branch", graphs[1])]
         return ir.Node("", "If", [flag], branches, outputs=made, name=f"{self.prefix}{name}"), made
-
-    def _like(self, name: str, exit_name: str) -> ir.Value:
-        """A tile of an exit, of which only numbers are known."""
-        dims = memory_dims(self.sized, exit_name)
-        shape = ir.Shape([f"{name}/{axis}" if dim.terms else dim.offset for axis, dim in enumerate(dims)])
-        return ir.Value(name=name, type=self.values[exit_name].type, shape=shape)
-
-    def _branch(self, kind: str, form: TileForm, exits: Sequence[str]) -> ir.Graph:
-        writer = _Branch(self, f"{self.prefix}{kind}/", form)
-        for work in form.ops:
-            writer.run(work)
-        return ir.Graph([], [writer.joinable(name) for name in exits], nodes=writer.nodes, name=writer.prefix)
 
 
 def memory_dims(sized: SizedView, name: str) -> tuple[Dim, ...]:

@@ -1,7 +1,6 @@
 """Slicing rules of matrix products: a part has the bits of the whole where the kernels allow."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,16 +114,14 @@ def _runs(product: Product, sharers: int) -> list[int]:
     """How long the runs are, by column."""
     if product.columns <= product.rows:
         return [_run(product, product.columns)] * product.columns
-    return [run for columns in _shares(product.columns, sharers) for run in [_run(product, columns)] * columns]
-
-
-def _shares(columns: int, sharers: int) -> Iterator[int]:
-    """Columns of each thread: whole blocks, the first threads one more."""
-    each, more = divmod(-(-columns // COLUMN_BLOCK), sharers)
+    # Threads share whole blocks of columns; the first ones have one more.
+    each, more = divmod(-(-product.columns // COLUMN_BLOCK), sharers)
+    found, left = list[int](), product.columns
     for thread in range(sharers):
-        share = min(columns, (each + (thread < more)) * COLUMN_BLOCK)
-        columns -= share
-        yield share
+        columns = min(left, (each + (thread < more)) * COLUMN_BLOCK)
+        left -= columns
+        found += [_run(product, columns)] * columns
+    return found
 
 
 def _run(product: Product, columns: int) -> int:

@@ -82,21 +82,15 @@ class TensorTimeline:
     @cached_property
     def _uses(self) -> tuple[tuple[str, tuple[int, ...], int], ...]:
         """Per tensor: owner of its storage, where it and all it is a view of are made, and its last use."""
-        chains = [chain_of(self.view, tensor.name) for tensor in self.view.graph.tensors]
-        return tuple(
-            (chain[-1].name, tuple(map(self._made_at, chain)), self._last_use(chain[0]))
-            for chain in chains
-            if chain[-1].producer is not None
-        )
-
-    def _made_at(self, tensor: Tensor) -> int:
-        return -1 if tensor.producer is None else self.position[tensor.producer]
-
-    def _last_use(self, tensor: Tensor) -> int:
-        """Position of the last op that reads it (that makes it, if none does), or the end where it is kept."""
-        if tensor.kept:
-            return len(self.order)
-        return max((self.position[op] for op in self.view.readers[tensor.name]), default=self._made_at(tensor))
+        found = []
+        for tensor in self.view.graph.tensors:
+            chain = chain_of(self.view, tensor.name)
+            made = tuple(-1 if each.producer is None else self.position[each.producer] for each in chain)
+            reads = [self.position[op] for op in self.view.readers[tensor.name]]
+            last = len(self.order) if tensor.kept else max(reads, default=made[0])  # what nobody reads dies at once
+            if chain[-1].producer is not None:
+                found.append((chain[-1].name, made, last))
+        return tuple(found)
 
 
 def owner_of(view: ModelView, name: str) -> Tensor:

@@ -175,12 +175,12 @@ def test_labels_keep_apart():
 
 def test_one_bad_solver_does_not_flatten_the_others():
     figure = pytest.importorskip("matplotlib.figure")
-    from remat_cli.contest.report.compare_plot import _draw
+    from remat_cli.contest.report.compare_plot import draw_overheads
 
     def height(worst: int) -> float:
         """Where 8 % is beside that worst of all, as a share of the picture's height."""
         axes = figure.Figure().add_subplot()
-        _draw(axes, compare_report(runs=(run("rotor", 0, 1080), run("checkpoint-last", 0, worst))))
+        draw_overheads(axes, compare_report(runs=(run("rotor", 0, 1080), run("checkpoint-last", 0, worst))))
         return float((axes.transData + axes.transAxes.inverted()).transform((90, 8))[1])
 
     assert 0.3 < height(21_000) < height(1200) < 1
