@@ -7,7 +7,7 @@ import functools
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from remat_cli.solvers import SOLVERS
@@ -130,6 +130,22 @@ def test_solver_files_never_import_each_other():
 def test_every_registered_solver_has_a_file():
     assert {module_of(path) for path in (PACKAGE / "solvers").rglob("*.py")} >= SOLVER_FILES
     assert len(SOLVER_FILES) == len(SOLVERS)
+
+
+def test_no_file_sets_a_constant_twice():
+    """The second would hide the first, as after two changes of one text that were joined."""
+    twice = {}
+    for path in PACKAGE.rglob("*.py"):
+        found = Counter(name for item in ast.parse(path.read_text()).body for name in constants_set_by(item))
+        if more := [name for name, count in found.items() if count > 1]:
+            twice[str(path)] = more
+    assert not twice
+
+
+def constants_set_by(item: ast.stmt) -> list[str]:
+    """Names that a statement at the top of a file sets; an `_` is no constant."""
+    targets = item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name) and target.id != "_"]
 
 
 def test_files_own_one_thing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,11 @@ assert main(["run", "--help"]) == 0
 options = ("--solver", "keep-all", "--race", "0%", "--verify", "fast")
 assert main(["compile", sys.argv[1], "--budget", "80%", "-o", "out.onnx", *options]) == 0
 """
+
+
+def test_every_wing_of_the_picture_is_here():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \| a wing: ", page, re.MULTILINE)) == set(ROWS) == set(LOST)
 
 
 def files_of(package: Path) -> list[Path]:

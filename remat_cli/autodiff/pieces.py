@@ -45,7 +45,7 @@ def sign(tape: Tape, value: ir.Value) -> ir.Value:
 
 
 def _steep(tape: Tape, value: ir.Value) -> ir.Value:
-    """Beyond -1 or 1, unless it is 0."""
+    """A value times a very large number: beyond -1 or 1, unless it is 0."""
     return tape.op("Mul", value, tape.scalar(1 / smallest(value), value))
 
 
@@ -159,7 +159,7 @@ def _apart(tape: Tape, grad: ir.Value, cuts: Sequence[AxisCut]) -> ir.Value:
 
 
 def pad(tape: Tape, value: ir.Value, before: Sequence[int], after: Sequence[int]) -> ir.Value:
-    """Zeros around a value."""
+    """Put zeros around a value."""
     return tape.op("Pad", value, tape.ints(*before, *after)) if any(before) or any(after) else value
 
 

@@ -169,7 +169,7 @@ def weight_gradient(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Va
 
 
 def weight_by_product(tape: Tape, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    """A matrix product for each image; the runtime's optimiser fuses the transposition into it."""
+    """The weights' gradient by a matrix product for each image; the runtime fuses the transposition into it."""
     batch, channels, *sizes = shape_of(image)
     results = shape_of(grad)[1]
     flat = reshape(tape, image, (batch * group, channels // group, prod(sizes)))
@@ -179,7 +179,7 @@ def weight_by_product(tape: Tape, image: ir.Value, grad: ir.Value, group: int) -
 
 
 def weight_by_sample(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    """The images side by side as groups of one image."""
+    """The weights' gradient by one convolution: the images lie side by side as groups of one image."""
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
     found = _correlated(tape, window, (image, grad), (batch * group, channels // group), (batch * results, 1))
@@ -187,7 +187,7 @@ def weight_by_sample(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.V
 
 
 def weight_over_batch(tape: Tape, window: ConvWindow, image: ir.Value, grad: ir.Value, group: int) -> ir.Value:
-    """The batch as channels: adds up over it at once, from a gradient with the batch inside."""
+    """The weights' gradient with the batch as channels: it adds up at once, and the gradient has the batch inside."""
     batch, channels = shape_of(image)[:LEADING]
     results = shape_of(grad)[1]
     axes = range(LEADING, LEADING + window.rank)

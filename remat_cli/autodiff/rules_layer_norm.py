@@ -136,7 +136,7 @@ def skip_layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def _layers_of(call: Call, total: ir.Value) -> Call:
-    """The layer normalisation inside."""
+    """The layer normalisation that is inside a SkipLayerNormalization."""
     epsilon = ir.AttrFloat32("epsilon", call.real("epsilon", SKIP_EPSILON))
     bias = call.input(3) if call.has(3) else None
     return replace(call, inputs=(total, call.input(2), bias), attributes={"epsilon": epsilon})
@@ -153,7 +153,7 @@ def lp_norm(tape: Tape, call: Call) -> WrittenForm:
 
 
 def lp_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
-    """From the result; zero where the norm is, which has no gradient there."""
+    """(grad - y sum(grad y)) / norm, sign(y) for the first y where p is 1; zero where the norm is, for want of any."""
     y, axis = call.output(), tape.ints(call.integer("axis", -1))
     dot = tape.op("ReduceSum", tape.op("Mul", grads[0], y), axis)
     direction = sign(tape, y) if call.integer("p", 2) == 1 else y

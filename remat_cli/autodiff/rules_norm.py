@@ -87,7 +87,7 @@ def frozen_batch_norm(tape: Tape, call: Call) -> WrittenForm:
 
 
 def frozen_batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
-    """Through a map that is affine per channel."""
+    """The gradient through a map that is affine per channel: grad * scale / deviation."""
     grad = grads[0]
     if grad is None:
         return {}
@@ -212,7 +212,7 @@ def _input_gradient(
 
 
 def _scale_gradient(tape: Tape, dot: ir.Value, found: _Statistics) -> ir.Value:
-    """From the sum of gradient times mean less value."""
+    """The scale's gradient, from the sum of gradient times mean less value."""
     return tape.op("Div", dot, tape.op("Neg", _deviation(tape, found)))
 
 

@@ -87,21 +87,18 @@ def average_pool(tape: Tape, call: Call, grads: Grads) -> Found:
 
 def _counts(call: Call, window: ConvWindow) -> Array:
     """How many elements each result is an average of, [1, 1, results]."""
-    padded = call.integer("count_include_pad") == 1
+    is_padding_counted = call.integer("count_include_pad") == 1
+    is_given = call.text("auto_pad", "NOTSET") in ("NOTSET", "")
+    highs = call.integers("pads", [0] * 2 * window.rank)[window.rank :] if is_given else window.highs
     counts = np.ones((1, 1))
     for axis in range(window.rank):
         places = np.arange(window.results[axis])[:, None] * window.strides[axis] - window.lows[axis]
         places = places + np.arange(window.kernel[axis])[None, :] * window.dilations[axis]
-        first, last = (-window.lows[axis], _padded_end(call, window, axis)) if padded else (0, window.sizes[axis])
+        first, last = 0, window.sizes[axis]
+        if is_padding_counted:  # as far as it was asked for: results of `ceil_mode` may reach beyond that
+            first, last = -window.lows[axis], window.sizes[axis] + max(highs[axis], 0)
         counts = counts[..., None] * np.sum((first <= places) & (places < last), axis=1)
     return counts
-
-
-def _padded_end(call: Call, window: ConvWindow, axis: int) -> int:
-    """Where padding that counts ends: results of `ceil_mode` may reach beyond it."""
-    if call.text("auto_pad", "NOTSET") in ("NOTSET", ""):
-        return window.sizes[axis] + call.integers("pads", [0] * 2 * window.rank)[window.rank + axis]
-    return window.sizes[axis] + max(window.highs[axis], 0)
 
 
 def _weighted(tape: Tape, grad: ir.Value, factors: Array) -> ir.Value:

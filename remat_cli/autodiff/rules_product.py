@@ -23,7 +23,7 @@ class _Matrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As it is stored."""
+        """The dimensions as they are stored."""
         return shape_of(self.value)
 
     @property
@@ -61,14 +61,14 @@ def gemm(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def fused_matmul(tape: Tape, call: Call) -> WrittenForm:
-    """In ops of the standard: transposed where told to, and scaled."""
+    """FusedMatMul in ops of the standard: transposed where told to, and scaled."""
     a, b = _fused_factors(call)
     product = tape.op("MatMul", _read(tape, a), _read(tape, b))
     return WrittenForm((_scaled(tape, call, product),))
 
 
 def fused_matmul_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
-    """As of a product, of factors that are transposed already; the gradient is scaled as the result was."""
+    """The gradients of a product whose factors may be transposed; the one that flows in is scaled as the result was."""
     return _factors(tape, call, *_fused_factors(call), _scaled(tape, call, only(grads)))
 
 
@@ -178,7 +178,12 @@ class _Equation:
 def einsum(tape: Tape, call: Call, grads: Grads) -> Found:
     """The result's gradient takes the place of the operand that a gradient is asked for."""
     equation = _parsed(call)
-    operands = [_without_broadcast(tape, call.input(i), equation, i) for i in range(len(call.inputs))]
+    operands = []
+    for place, labels in enumerate(equation.operands):  # as views without the axes along which they are repeated
+        value = call.input(place)
+        dims = zip(labels, shape_of(value), strict=True)
+        kept = "".join(label for label, dim in dims if dim == equation.sizes[label])
+        operands.append((reshape(tape, value, tuple(equation.sizes[label] for label in kept)), kept))
     grad = only(grads)
     result = {}
     for place in sorted(call.wanted, reverse=True):
@@ -199,13 +204,6 @@ def _contracted(tape: Tape, factors: Sequence[tuple[ir.Value, str]], wanted: str
         return value
     narrow = reshape(tape, value, tuple(sizes[label] if label in there else 1 for label in wanted))
     return tape.op("Expand", narrow, tape.ints(*(sizes[label] for label in wanted)))
-
-
-def _without_broadcast(tape: Tape, value: ir.Value, equation: _Equation, place: int) -> tuple[ir.Value, str]:
-    """An operand as a view without the axes along which it is repeated."""
-    labels, shape = equation.operands[place], shape_of(value)
-    kept = "".join(label for label, dim in zip(labels, shape, strict=True) if dim == equation.sizes[label])
-    return reshape(tape, value, tuple(equation.sizes[label] for label in kept)), kept
 
 
 def _parsed(call: Call) -> _Equation:

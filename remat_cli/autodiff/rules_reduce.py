@@ -41,7 +41,7 @@ def reduce_mean(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def reduce_extreme(tape: Tape, call: Call, grads: Grads) -> Found:
-    """Shared evenly by all that equal the result."""
+    """The gradient of a maximum or minimum is shared evenly by all that equal it."""
     axes, grad = _axes(call), _kept(tape, call, only(grads))
     if not axes:
         return {0: grad}
@@ -76,7 +76,7 @@ def reduce_l2(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def reduce_log_sum(tape: Tape, call: Call, grads: Grads) -> Found:
-    """1 / sum = exp(-y): the input is not needed."""
+    """Slope 1 / sum = exp(-y): the input is not needed."""
     inverse = tape.op("Exp", tape.op("Neg", call.output()))
     return _expand(tape, call, tape.op("Mul", grads[0], inverse))
 

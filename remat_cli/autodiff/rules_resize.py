@@ -29,8 +29,14 @@ def resize(tape: Tape, call: Call, grads: Grads) -> Found:
         raise ModelError(f"op '{call.name}' (Resize): no gradient is known for {what}")
     grad = only(grads)
     axes = sorted(_axes(call, shape_of(grad)), key=lambda a: a.old / max(1, a.new))
-    undo = _undo_nearest if call.text("mode", "nearest") == "nearest" else _undo_weighted
-    return {0: undo(tape, call, grad, axes)}
+    if call.text("mode", "nearest") == "nearest":
+        return {0: _undo_nearest(tape, call, grad, axes)}
+    weigh = _linear if call.text("mode") == "linear" else _cubic
+    for axis in axes:
+        matrix = weigh(call, axis)
+        if not np.array_equal(matrix, np.eye(axis.old)):
+            grad = untransform(tape, grad, axis.axis, matrix)
+    return {0: grad}
 
 
 def _axes(call: Call, new: tuple[int, ...]) -> list[Axis]:
@@ -48,7 +54,7 @@ def _axes(call: Call, new: tuple[int, ...]) -> list[Axis]:
 
 
 def _undo_nearest(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> ir.Value:
-    """Axes of a whole factor are summed at once."""
+    """Sum what was read from the same element; axes of a whole factor are summed at once."""
     places: dict[Axis, Array] = {}
     whole = {}
     for axis in axes:
@@ -62,15 +68,6 @@ def _undo_nearest(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> i
     for axis in axes:
         if axis.axis not in whole:
             grad = ungather(tape, grad, axis.axis, places[axis], axis.old)
-    return grad
-
-
-def _undo_weighted(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> ir.Value:
-    weigh = _linear if call.text("mode") == "linear" else _cubic
-    for axis in axes:
-        matrix = weigh(call, axis)
-        if not np.array_equal(matrix, np.eye(axis.old)):
-            grad = untransform(tape, grad, axis.axis, matrix)
     return grad
 
 

@@ -166,7 +166,7 @@ def trilu(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def reverse_sequence(tape: Tape, call: Call, grads: Grads) -> Found:
-    """Turning a sequence twice gives it back."""
+    """The gradient turned as the sequences were: turning them twice gives them back."""
     return {0: tape.ops("ReverseSequence", (grads[0], call.input(1)), 1, dict(call.attributes))[0]}
 
 
@@ -191,7 +191,7 @@ def gather_elements(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def gather_nd(tape: Tape, call: Call, grads: Grads) -> Found:
-    """As a gather of rows, those dimensions that are indexed made one."""
+    """Gradients add up at the rows that were read; the dimensions that are indexed are made one."""
     shape, batch_dims = call.shape(), call.integer("batch_dims")
     indexed = shape[batch_dims : batch_dims + call.shape(1)[-1]]
     rows = prod(shape[:batch_dims]) * prod(indexed)

@@ -66,7 +66,7 @@ class Ends:
         self.state[self.give(new, f"{old.name}{NEXT}").name or ""] = old.name or ""
 
     def give_gradient(self, weight: ir.Value, grad: ir.Value) -> None:
-        """A gradient as an output."""
+        """Give a gradient as an output."""
         self.moved.add(weight)
         self.give(grad, f"{weight.name}{GRADIENT}")
 
@@ -93,7 +93,7 @@ class Ends:
         return value
 
     def add_target(self, kind: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
-        """The input that outputs are compared with."""
+        """Add the input that outputs are compared with."""
         value = self._input(TARGET, kind, shape)
         self.inputs.append(value)
         self.target = value.name

@@ -88,7 +88,10 @@ def check_target(path: Path, *, sources: tuple[Path, ...] = (), overwrite: bool 
         raise ConfigError(f"directory {parent} cannot be written to: choose another output path")
 
 
-def sha256(path: Path) -> str:
-    """Hash of a file's contents."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(*paths: Path) -> str:
+    """Hash of what files contain, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()

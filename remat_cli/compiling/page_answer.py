@@ -101,10 +101,10 @@ def page_by(question: PagingQuestion, pager: Pager, limits: Limits, uncounted_by
     begin = time.monotonic()
     limits = replace(limits, started=begin)
     found, most_bytes = pager.page(question, limits), question.memory.budget_bytes
-    if found.paged is not None and most_bytes is not None and found.paged.paging.file_bytes > most_bytes:
+    file_bytes = found.paged.paging.file_bytes if found.paged else 0
+    if most_bytes is not None and file_bytes > most_bytes:
         # The other memory has too little room for the plan.
-        facts = {**found.facts, "file_bytes": found.paged.paging.file_bytes}
-        found = replace(found, plan=None, paged=None, facts=facts)
+        found = replace(found, plan=None, paged=None, facts={**found.facts, "file_bytes": file_bytes})
     problem = question.problem
     # What some op needs whatever else is dropped, without the weights that may be away and what a process was measured
     # to hold beside tensors: another may hold less.

@@ -170,7 +170,7 @@ def plan_pipeline(
 def _planned(
     laid: LaidModel, ends: tuple[int, ...], request: PipelineRequest, effort: ProgramEffort
 ) -> PlannedPipeline | None:
-    """A plan whose stages are made of these blocks."""
+    """Plan stages that are made of these blocks; None where none is found that fits."""
     chain, memory, bounds = laid.chain(ends), request.memory_bytes, (0, *ends)
     for _ in range(MOST_TRIES):
         plan = plan_stages(PipelineQuestion(chain, request.devices, memory, effort), request.method)

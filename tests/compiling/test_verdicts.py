@@ -12,10 +12,13 @@ from msgspec import structs
 from remat_cli.base.progress import Progress, silent
 from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import Answered, OneModel, PlannedModel, Refused
+from remat_cli.compiling.search import family as family_stage
 from remat_cli.compiling.search import splitter as splitter_stage
-from remat_cli.compiling.search.family import FamilyPlanner
-from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, Splitter
+from remat_cli.compiling.search.loop import SplitTask, SplitTrial
+from remat_cli.compiling.search.loops import LoopCandidate, Loops
+from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, without_splits
 from remat_cli.compiling.search.tensor_cap import CapSearch
+from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search
 from remat_cli.contest.runner import tiny_problem
 from remat_cli.core.schedule.simulate import baseline
@@ -44,11 +47,11 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
 
-def splitter(status: Status, found: SplitObstacle | None, progress: Progress) -> Splitter:
+def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Tiles:
     whole = planned(status)
-    looking = Splitter(whole, whole.answer.question, None, None, progress)
+    looking = Tiles(SplitTask(whole, whole.answer.question, None, None, progress))
     view = SimpleNamespace(nodes=("fused",))
-    looking.__dict__["search"] = SimpleNamespace(
+    looking.__dict__["proposer"] = SimpleNamespace(
         timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes: found
     )
     return looking
@@ -68,7 +71,7 @@ def splitter(status: Status, found: SplitObstacle | None, progress: Progress) ->
 )
 def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obstacle, is_own, is_stopped, wanted):
     monkeypatch.setattr(splitter_stage, "has_op", lambda model, node: is_own)
-    found = splitter(status, obstacle, STOPPED if is_stopped else silent())._without_splits()
+    found = without_splits(tiles(status, obstacle, STOPPED if is_stopped else silent()))
     assert found.answer.run.status is wanted
     assert found.obstacle is None if obstacle is None or is_stopped else found.obstacle.startswith(obstacle.text)
     assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (not is_own)
@@ -77,18 +80,18 @@ def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obsta
 @pytest.mark.parametrize("status", [Status.INFEASIBLE, Status.NOT_FOUND])
 @pytest.mark.parametrize("progress", [silent(), STOPPED])
 def test_loops_that_were_not_tried_are_not_ruled_out(monkeypatch, status, progress):
-    monkeypatch.setattr(FamilyPlanner, "_obstacle", lambda self: "tiles may have other bits")
+    monkeypatch.setattr(Loops, "obstacle", lambda self: "tiles may have other bits")
     whole = planned(status)
-    found = FamilyPlanner(whole, whole.answer.question, None, None, progress)._not_found()
+    found = family_stage.without_loops(Loops(SplitTask(whole, whole.answer.question, None, None, progress)))
     assert found.answer.run.status is Status.NOT_FOUND
     assert found.obstacle == (None if progress is STOPPED else "tiles may have other bits")
 
 
 def test_splits_under_a_cap_that_nobody_tried_are_not_blamed():
     tensor = SimpleNamespace(name="t", op="o", size_bytes=9)
-    tried = CapSearch(splitter(Status.INFEASIBLE, None, silent()), 4, (tensor,))._without_plan()
+    tried = CapSearch(tiles(Status.INFEASIBLE, None, silent()), 4, (tensor,))._without_plan()
     assert "in every split that was tried" in tried.obstacle
-    stopped = CapSearch(splitter(Status.INFEASIBLE, None, STOPPED), 4, (tensor,))._without_plan()
+    stopped = CapSearch(tiles(Status.INFEASIBLE, None, STOPPED), 4, (tensor,))._without_plan()
     assert stopped.obstacle is None
     assert {each.answer.run.status for each in (tried, stopped)} == {Status.NOT_FOUND}
 
@@ -122,32 +125,36 @@ def test_a_plan_that_costs_more_than_allowed_is_none_and_its_cost_is_told(limit,
 COSTS = {90: 1, 70: 5, 50: 8, 30: 60, 20: None, 10: 90}
 
 
-class Ladder(FamilyPlanner):
+class Ladder(Loops):
     """Rungs by what they hold, each of which costs so many percent once it is measured (None: it cannot be used)."""
 
     @property
-    def _rungs(self):
+    def rungs(self):
         return [SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS]
 
-    def _with_dims(self, found):
+    def with_dims(self, found):
         return found
 
-    def _plan(self, rung):
-        cost = COSTS[rung.peak_bytes]
-        if cost is None:
-            return None
-        found = planned(Status.OPTIMAL, least=True, time_ns=BASE_NS + BASE_NS * cost // 100)
-        plan = structs.replace(found.plan, peak_bytes=(rung.peak_bytes,))
-        return replace(found, written=SimpleNamespace(plan=plan))
+
+def measured(candidate):
+    return None if COSTS[candidate.rung.peak_bytes] is None else SplitTrial(candidate, None, None, None)
+
+
+def planned_rung(candidate, trial):
+    held = candidate.rung.peak_bytes
+    found = planned(Status.OPTIMAL, least=True, time_ns=BASE_NS + BASE_NS * COSTS[held] // 100)
+    return replace(found, written=SimpleNamespace(plan=structs.replace(found.plan, peak_bytes=(held,))))
 
 
 @pytest.mark.parametrize(("percent", "held"), [(100, 10), (60, 30), (10, 50), (5, 70), (0, 1000)])
-def test_the_least_budget_for_a_range_costs_no_more_than_allowed(percent, held):
+def test_the_least_budget_for_a_range_costs_no_more_than_allowed(monkeypatch, percent, held):
+    monkeypatch.setattr(LoopCandidate, "measure", measured)
+    monkeypatch.setattr(LoopCandidate, "plan", planned_rung)
     whole = planned(Status.OPTIMAL, least=True, time_ns=BASE_NS)
     whole = replace(whole, written=SimpleNamespace(plan=structs.replace(whole.plan, peak_bytes=(1000,))))
     allowed = replace(search(None), max_overhead_share=Fraction(percent, 100))
     request = SimpleNamespace(search=allowed)
-    found = Ladder(whole, whole.answer.question, request, None, silent())._best()
+    found = family_stage.plan_family(Ladder(SplitTask(whole, whole.answer.question, request, None, silent())))
     assert found.written.plan.peak == held
 
 

@@ -15,7 +15,7 @@ from remat_cli.core.schedule.program import (
     WeightUse,
 )
 from remat_cli.devices.provider_table import named_spec
-from remat_cli.runtime.segments._segment_sessions import _placed_weights, as_array, outside_bytes
+from remat_cli.runtime.segments._segment_sessions import as_array, outside_bytes, placed_weights
 from remat_cli.runtime.sessions.providers import placed_value
 
 SIZES = {"big": 4096, "twice": 8192, "small": 512, "half": 2048}
@@ -57,7 +57,7 @@ def gpu_program(tmp_path):
 
 
 def test_on_the_host_weights_of_several_sessions_are_shared_elsewhere_all_large_ones(tmp_path):
-    assert sorted(_placed_weights(gpu_program(tmp_path))) == [(0, "twice"), (1, "twice")]
+    assert sorted(placed_weights(gpu_program(tmp_path))) == [(0, "twice"), (1, "twice")]
 
 
 def test_outside_of_the_arena_are_placed_weights_and_the_most_copies_at_once(tmp_path):

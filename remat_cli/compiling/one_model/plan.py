@@ -8,9 +8,12 @@ from remat_cli.compiling.ask import CompileRequest, ask
 from remat_cli.compiling.planned import Answered, OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.search.family import FamilyPlanner
-from remat_cli.compiling.search.splitter import WHOLE_SHARE, Splitter, inside_above
+from remat_cli.compiling.search.family import plan_family
+from remat_cli.compiling.search.loop import SplitTask
+from remat_cli.compiling.search.loops import Loops
+from remat_cli.compiling.search.splitter import plan_split, proposed_regions
 from remat_cli.compiling.search.tensor_cap import plan_capped
+from remat_cli.compiling.search.tiles import WHOLE_SHARE, Tiles, inside_above
 from remat_cli.compiling.solve import answer, unsolved
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.splits import Region, RegionFacts
@@ -32,14 +35,15 @@ def plan_one_model(
     found = answer(question, search, progress)
     first = Answered(prepared=prepared, platform=platform, answer=found, whole=prepared)
     whole = write_within_budget(first, search, progress).solved_since(solving)
+    task = SplitTask(whole, question, request, work, progress, began)
     if request.conditions.family is not None:
-        return whole if mode == "off" else FamilyPlanner(whole, question, request, work, progress, began).best()
-    splitter = Splitter(whole, question, request, work, progress, began=began)
+        return whole if mode == "off" else plan_family(Loops(task))
+    tiles = Tiles(task)
     if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
-        return plan_capped(splitter, most)
+        return plan_capped(tiles, most)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
-    return splitter.best()
+    return plan_split(tiles)
 
 
 def propose_regions(
@@ -49,7 +53,7 @@ def propose_regions(
     question = ask(platform, request)
     unplanned = unsolved(question, request.search)
     whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
-    return Splitter(whole, question, request, work, silent()).proposed()
+    return proposed_regions(Tiles(SplitTask(whole, question, request, work, silent())))
 
 
 def _is_free(whole: OneModel | Refused) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,15 @@ from remat_cli.compiling.planned import PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_on_cpu
-from remat_cli.compiling.search.splitter import Splitter, inside_above
-from remat_cli.compiling.search.tensor_cap import MOST_CAPPED
+from remat_cli.compiling.search.loop import SplitTask
+from remat_cli.compiling.search.tiles import Tiles, inside_above
 from remat_cli.compiling.solve import unsolved
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
 from remat_cli.core.schedule.splits import Splitting, large_tensor_lines
 from remat_cli.core.values.budget import WHOLE
-from remat_cli.core.values.profile import HOST_MEMORY, Unsupported
+from remat_cli.core.values.profile import HOST_MEMORY, Profile, Unsupported
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 
 
@@ -54,21 +53,12 @@ def cut_to_limits(
     best: tuple[Prepared, Splitting | None] = prepared, None
     if not left:
         return best
-    # A splitter of the model on the CPU, in the standard ops that other devices run too.
-    host = named_spec(HOST_MEMORY)
-    conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
-    asked = replace(request, conditions=conditions, asked=WHOLE)
-    profile = profile_on_cpu(prepared, conditions, host, progress)
-    platform = Platform(prepared.graph, (host,), (profile,))
-    question = ask(platform, asked)
-    unplanned = unsolved(question, request.search)
-    whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
-    splitter = Splitter(whole, question, asked, work, progress, may_fill=False)  # only the CPU fills a buffer in place
-    for proposal in islice(splitter.search.capped(least, splitter.free_bytes), MOST_CAPPED):
-        built = splitter.build(proposal, None)
+    tiles = _tiles(prepared, request, work, progress)
+    for proposal in tiles.capped(least):
+        built = tiles.build(proposal, None)
         if built is not None and (above := _above(built[1].graph, least)) < left:
-            tiles = replace(built[1], conditions=prepared.conditions)
-            left, best = above, (tiles, splitter.record(built[0]))
+            cut = replace(built[1], conditions=prepared.conditions)
+            left, best = above, (cut, tiles.record(built[0]))
             if not left:
                 break
     return best
@@ -95,24 +85,38 @@ def cap_lines(plan: PlanFile) -> tuple[str, ...]:
 
 def within_limits(platform: Platform, limits: Mapping[str, int]) -> Platform:
     """The platform, on which no device runs an op with a tensor above its limit."""
-    profiles = []
-    for profile in platform.profiles:
-        most_bytes = limits.get(profile.device)
-        if most_bytes is None:
-            profiles.append(profile)
-        else:
-            too_large = ((op.name, _too_large(platform.graph, op, most_bytes)) for op in platform.graph.ops)
-            reasons = {name: reason for name, reason in too_large if reason}
-            known = {op.name for op in profile.unsupported}
-            more = tuple(Unsupported(name, reason) for name, reason in reasons.items() if name not in known)
-            costs = tuple(cost for cost in profile.ops if cost.name not in reasons)
-            profiles.append(msgspec.structs.replace(profile, ops=costs, unsupported=(*profile.unsupported, *more)))
-    return replace(platform, profiles=tuple(profiles))
+    profiles = tuple(
+        _limited(profile, platform.graph, limits[profile.device]) if profile.device in limits else profile
+        for profile in platform.profiles
+    )
+    return replace(platform, profiles=profiles)
+
+
+def _tiles(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Tiles:
+    """Tiles of the model on the CPU, in the standard ops that other devices run too."""
+    host = named_spec(HOST_MEMORY)
+    conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
+    asked = replace(request, conditions=conditions, asked=WHOLE)
+    profile = profile_on_cpu(prepared, conditions, host, progress)
+    platform = Platform(prepared.graph, (host,), (profile,))
+    question = ask(platform, asked)
+    unplanned = unsolved(question, request.search)
+    whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
+    # Only the CPU fills a buffer in place.
+    return Tiles(SplitTask(whole, question, asked, work, progress), may_fill=False)
 
 
 def _above(graph: Graph, most_bytes: int) -> int:
     """Bytes of all tensors inside that are above a limit."""
     return sum(each.size_bytes for each in inside_above(graph, most_bytes))
+
+
+def _limited(profile: Profile, graph: Graph, most_bytes: int) -> Profile:
+    reasons = {op.name: reason for op in graph.ops if (reason := _too_large(graph, op, most_bytes))}
+    known = {op.name for op in profile.unsupported}
+    more = tuple(Unsupported(name, reason) for name, reason in reasons.items() if name not in known)
+    costs = tuple(cost for cost in profile.ops if cost.name not in reasons)
+    return msgspec.structs.replace(profile, ops=costs, unsupported=(*profile.unsupported, *more))
 
 
 def _too_large(graph: Graph, op: Op, most_bytes: int) -> str:

@@ -1,44 +1,48 @@
 """A cap on the tensors inside a model: of the splits that keep it, the fastest plan within the budget."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.search.splitter import Splitter, SplitTrial, inside_above
+from remat_cli.compiling.search.loop import KeepRule, Known, SplitTrial, search
+from remat_cli.compiling.search.tiles import TileCandidate, Tiles, inside_above
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import LargeTensor
 
-MOST_CAPPED = 6  # splits under a cap that are measured
-
 
 @dataclass
 class CapSearch:
-    """Tries splits, the cheapest first; what stood in the way of each is kept for the message.
+    """Proposes splits, the cheapest first; what stood in the way of each is kept for the message.
 
     `left`: tensors above the cap in the split that left least; `least_bytes`: the least budget of a split that left
     none, and which the budget is too small for.
     """
 
-    splitter: Splitter
+    tiles: Tiles
     most_bytes: int
     left: tuple[LargeTensor, ...]
     least_bytes: int | None = None
-    best: OneModel | None = None
 
     def run(self) -> OneModel | Refused:
         """The plan, or the whole model without one and why."""
-        self.splitter.progress.stage(stages.SPLITTING)
-        proposals = self.splitter.search.capped(self.most_bytes, self.splitter.free_bytes)
-        for proposal in islice(proposals, MOST_CAPPED):
-            trial = self.splitter.measure(proposal, None)
-            if trial is not None and not self._has_larger(trial):
-                self._try(trial)
-            if self.best is not None and not self.splitter.is_dear(self.best):
-                break
-        return self.best or self._without_plan()
+        task = self.tiles.task
+        task.progress.stage(stages.SPLITTING)
+        rule = KeepRule(better=task.better, is_enough=self.tiles.is_cheap)
+        return search(self, rule, task.progress) or self._without_plan()
+
+    def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
+        """Splits to measure, and of those the ones to plan in which no tensor is above the cap."""
+        for proposal in self.tiles.capped(self.most_bytes):
+            yield TileCandidate(self.tiles, proposal, is_probe=True)
+            trial = known.trial
+            if trial is None or self._has_larger(trial):
+                continue
+            yield trial
+            if not isinstance(known.found, OneModel):
+                floor = working_set_floor(self.tiles.problem_of(trial)).bytes[0]
+                self.least_bytes = floor if self.least_bytes is None else min(self.least_bytes, floor)
 
     def _has_larger(self, trial: SplitTrial) -> bool:
         above = inside_above(trial.prepared.graph, self.most_bytes)
@@ -46,24 +50,16 @@ class CapSearch:
             self.left = above
         return bool(above)
 
-    def _try(self, trial: SplitTrial) -> None:
-        found = self.splitter.plan(trial)
-        if isinstance(found, OneModel):
-            self.best = found if self.best is None else min(self.best, found, key=self.splitter.rank)
-            return
-        floor = working_set_floor(self.splitter.problem_of(trial)).bytes[0]
-        self.least_bytes = floor if self.least_bytes is None else min(self.least_bytes, floor)
-
     def _without_plan(self) -> Refused:
-        whole = self.splitter.whole
+        whole = self.tiles.task.whole
         run = replace(whole.answer.run, status=Status.NOT_FOUND, plan=None)
         return replace(whole.refused(replace(whole.answer, run=run)), obstacle=self._obstacle())
 
     def _obstacle(self) -> str | None:
-        if self.splitter.progress.should_stop():
+        if self.tiles.task.progress.should_stop():
             return None
         if self.least_bytes is not None:
-            budget_bytes = self.splitter.question.budget_bytes
+            budget_bytes = self.tiles.task.question.budget_bytes
             return (
                 f"with no tensor above --max-tensor {self.most_bytes:,} inside, the model needs at least "
                 f"{self.least_bytes:,} bytes, and --budget is {budget_bytes:,}: raise one of them"
@@ -77,9 +73,9 @@ class CapSearch:
         )
 
 
-def plan_capped(splitter: Splitter, most_bytes: int) -> OneModel | Refused:
+def plan_capped(tiles: Tiles, most_bytes: int) -> OneModel | Refused:
     """The fastest of a few splits in which no tensor inside is larger; without a plan where none of them is one."""
-    return CapSearch(splitter, most_bytes, inside_above(splitter.whole.prepared.graph, most_bytes)).run()
+    return CapSearch(tiles, most_bytes, inside_above(tiles.task.whole.prepared.graph, most_bytes)).run()
 
 
 def _sum(tensors: Sequence[LargeTensor]) -> int:

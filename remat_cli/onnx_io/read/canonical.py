@@ -1,4 +1,4 @@
-"""One form for all files that ONNX Runtime's optimiser writes for the same model.
+"""Orders and names the ops of an optimised model by what does not change from one run of the optimiser to the next.
 
 The optimiser walks hash tables, so the order of nodes and the names of the nodes it adds differ between runs. Plans
 index the optimised model by position and name, so both are set anew from what does not change: the model's outputs, the

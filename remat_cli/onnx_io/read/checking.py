@@ -30,7 +30,7 @@ def _runtime_ops(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     versions = {entry.domain: entry.version for entry in proto.opset_import}
     version = versions.get("", versions.get("ai.onnx", 1))
     nodes = (node for node in all_nodes(proto.graph) if node.domain in ("", "ai.onnx"))
-    return [node for node in nodes if node.op_type in RUNTIME_OPS and not _is_in_onnx(node.op_type, version)]
+    return [node for node in nodes if node.op_type in RUNTIME_OPS and schema_of(node.op_type, version) is None]
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -49,10 +49,9 @@ def all_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 @functools.cache
-def _is_in_onnx(op_type: str, version: int) -> bool:
-    """Whether a version of ONNX's own operators has an op."""
+def schema_of(op_type: str, version: int) -> onnx.defs.OpSchema | None:
+    """What a version of ONNX's own operators says of an op; None where it does not have it."""
     try:
-        onnx.defs.get_schema(op_type, version)
+        return onnx.defs.get_schema(op_type, version)
     except onnx.defs.SchemaError:
-        return False
-    return True
+        return None

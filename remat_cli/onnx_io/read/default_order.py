@@ -1,4 +1,4 @@
-"""A model's ops in the orders in which ONNX Runtime executes them, and what each op reads."""
+"""Computes the orders in which ONNX Runtime executes a model's ops, and says what each op reads."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Shapes for runs of any size: what to declare of each value so that the runtime knows as little as possible.
+"""Chooses the shapes to declare for runs of any size, such that the runtime knows as little as possible of them.
 
 ONNX Runtime keeps a dead buffer for a later tensor of the same declared shape, which raises the peak. Two shapes with
 differently named dimensions are never the same, so every buffer gets names of its own. Tensors that share a buffer by

@@ -1,4 +1,4 @@
-"""What a session takes and gives, with element types as ONNX Runtime has them, and which op reads which weight."""
+"""Describes what a session takes and gives, by the runtime's names of types, and which op reads which weight."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

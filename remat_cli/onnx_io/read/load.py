@@ -1,8 +1,7 @@
-"""From a file to a checked model with bound dimensions; also the way back and the optimised file's way in."""
+"""Reads a model file, checks and repairs it, and binds its dimensions; also reads what the optimiser has saved."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.files import sha256
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
@@ -141,7 +141,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     _repair(model)
     interface = interface_of(model)
     bound = bind_dimensions(model.graph, dims)
-    digest, data = _sha256([path, *data_files]), tuple(data_files)
+    digest, data = sha256(path, *data_files), tuple(data_files)
     return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted, is_primed)
 
 
@@ -228,15 +228,6 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         if port.type.HasField("tensor_type"):
             port.type.tensor_type.shape.SetInParent()
     return copy
-
-
-def _sha256(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while chunk := stream.read(2**20):
-                digest.update(chunk)
-    return digest.hexdigest()
 
 
 class DimBindings(msgspec.Struct, frozen=True):

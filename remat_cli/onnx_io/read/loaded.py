@@ -1,4 +1,4 @@
-"""A written model beside the graph that the runtime makes of it when it loads it: what the optimiser touched.
+"""Compares a written model with the graph that the runtime makes of it: which ops its optimiser touched.
 
 The reference model is optimised until nothing changes, but recomputation, tiles and gates make graphs that were never
 optimised, and the runtime weighs some rewrites anew there: above all where a Transpose would be cheapest.

@@ -1,4 +1,4 @@
-"""Repairs that make a model easy to index: names for every op, constants as weights, nothing unused. In place."""
+"""Repairs a model in place, so that it is easy to index: ops have names, constants are weights, nothing is unused."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

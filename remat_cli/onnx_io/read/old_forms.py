@@ -1,4 +1,4 @@
-"""Forms of a model file that ONNX Runtime reads and the rest of remat does not: each is put into today's, exactly."""
+"""Converts forms of a model file that ONNX Runtime reads and the rest of remat does not to today's, exactly."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Models made for measuring: one op alone, the whole model with more outputs, and the least op there is."""
+"""Makes models for measuring: one op alone, the whole model with more outputs, and the least op there is."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What ONNX Runtime does with each kind of op: shares storage, works in place, or must never run twice.
+"""States what ONNX Runtime does with each kind of op: it shares storage, works in place, or must never run twice.
 
 Storage facts were measured on the CPU execution provider, one row at a time; `tests/onnx_io/test_op_facts.py` measures
 them again on the installed runtime. An op of the ONNX domain without a row is plain: it makes new buffers and may be
@@ -102,8 +102,11 @@ def facts_of(node: ir.Node) -> OpFacts:
         return PLAIN
     if is_onnx and may_train(node):
         return TRAINING_DROPOUT
-    if is_onnx and node.op_type == "BatchNormalization" and _is_training_norm(node):
-        return TRAINING_NORM
+    if is_onnx and node.op_type == "BatchNormalization":
+        # It updates its statistics by an attribute, or before opset 14 where it has more outputs.
+        mode = node.attributes.get("training_mode")
+        if (mode is not None and mode.as_int() == 1) or sum(bool(value.name) for value in node.outputs) > 1:
+            return TRAINING_NORM
     facts = FACTS.get((domain, node.op_type))
     if facts is None and domain not in (ONNX, "ai.onnx.ml"):
         reason = f"{domain}.{node.op_type} is not known to be free of side effects"
@@ -156,9 +159,3 @@ def may_train(node: ir.Node) -> bool:
     if mode is None:
         return False
     return mode.const_value is None or bool(mode.const_value.numpy().any())
-
-
-def _is_training_norm(node: ir.Node) -> bool:
-    """Whether BatchNormalization updates its statistics: by attribute, or before opset 14 by having more outputs."""
-    attribute = node.attributes.get("training_mode")
-    return (attribute is not None and attribute.as_int() == 1) or sum(bool(o.name) for o in node.outputs) > 1

@@ -1,4 +1,4 @@
-"""Marks of ops for people and tools: forward, backward or update, and where and when each op runs."""
+"""Marks ops for people and tools: forward, backward or update, and where and when each op runs."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Seeds for ops that draw random numbers without one, so that two models of such ops can be compared.
+"""Gives seeds to ops that draw random numbers without one, so that two models of such ops can be compared.
 
 While remat works, each of these ops has a seed that follows from the name of what it makes, and therefore the same in
 every model made from one; none of them is in a file that a user gets.

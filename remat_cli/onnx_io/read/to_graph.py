@@ -1,4 +1,4 @@
-"""From a model and the shapes seen in one run to a Graph: ops, tensors, storage facts, weights."""
+"""Makes the graph that solvers see, from a model and the shapes seen in one run: ops, tensors, storage, weights."""
 
 import hashlib
 import json
@@ -102,7 +102,7 @@ class _Builder:
                 inputs=tuple(dict.fromkeys(self.ids[name] for name in read if name in self.ids)),
                 outputs=tuple(made.values()),
                 weights=tuple(self.weight_ids[name] for name in weights),
-                in_place=self._in_place(node, facts, made),
+                in_place=self._in_place(node, facts, made, read),
                 why_not_repeatable=facts.why_not_repeatable,
                 phase=cast(Phase, phase),
             )
@@ -121,12 +121,14 @@ class _Builder:
         tensor = Tensor(name, kind.dtype, kind.shape, size, len(self.ops), base, is_kept)
         return self.add_tensor(name, tensor, borrows)
 
-    def _in_place(self, node: ir.Node, facts: OpFacts, made: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    def _in_place(
+        self, node: ir.Node, facts: OpFacts, made: Mapping[int, int], read: list[str]
+    ) -> tuple[tuple[int, int], ...]:
         """Pairs that may share a buffer: read once, not borrowed, equal element size, and of equal shape.
 
-        The runtime must know before a run that the shapes are equal. `made` are the outputs that exist, by position.
+        The runtime must know before a run that the shapes are equal. `made` are the outputs that exist, by position;
+        `read` is all that the op reads.
         """
-        read = [value.name for value in (*node.inputs, *captured_values(node)) if value is not None]
         pairs: list[tuple[int, int]] = []
         for source, result in facts.in_place:
             value = node.inputs[source] if source < len(node.inputs) else None

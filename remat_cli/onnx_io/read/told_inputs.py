@@ -1,4 +1,4 @@
-"""Inputs that an op takes as a shape, an axis or a size: values for them with which the model runs.
+"""Finds values for inputs that say a shape, an axis or a size, with which the model runs.
 
 Random numbers are no shapes. What such an input must be follows from the op that reads it and from the shapes that the
 model declares; where a value follows from neither, the input is left to chance, and the runtime says what is wrong.

@@ -63,37 +63,36 @@ def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
     Raises:
         ModelError: one is not there, lies elsewhere or is too short, or where it is said to lie makes no sense.
     """
-    external = (each for each in all_tensors(proto.graph) if each.data_location == onnx.TensorProto.EXTERNAL)
-    return list(dict.fromkeys(_external_file(path, tensor) for tensor in external))
-
-
-def _external_file(path: Path, tensor: onnx.TensorProto) -> Path:
-    """The file that holds a tensor, which lies in the model's folder and is as long as it must be."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location = entries.get("location", "")
-    file_named = f"model {path}: external data file {_shown(location)[1:-1]}"
-    named = f"{file_named} of tensor '{tensor.name}'"
-    file: Path = path.parent / location
-    if _is_outside(path.parent, location):
-        raise ModelError(
-            f"{named} lies outside the model's folder {path.parent}: nothing was read; put it beside the model"
-        )
-    if not os.path.isfile(file):  # unlike Path.is_file also of a name that no file can have
-        raise ModelError(f"{named} does not exist in {path.parent}")
-    if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        raise ModelError(f"{named} cannot hold its elements, which are no numbers")
-    offset, length = _number(named, entries, "offset"), _number(named, entries, "length")
-    # What the elements of a tensor take; several of fewer than 8 bits share a byte.
-    bits = int(8 * ir.DataType(tensor.data_type).itemsize)
-    for size in tensor.dims:
-        bits *= size
-    wanted = -(-bits // 8)
-    if length is not None and length != wanted:
-        raise ModelError(f"{named} is said to hold {length} bytes of it, of its {wanted}: export the model again")
-    if (offset or 0) + wanted > file.stat().st_size:
-        there = file.stat().st_size
-        raise ModelError(f"{file_named} is cut off: tensor '{tensor.name}' lies beyond its {there} bytes")
-    return file
+    files: dict[Path, None] = {}
+    for tensor in all_tensors(proto.graph):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        file_named = f"model {path}: external data file {_shown(location)[1:-1]}"
+        named = f"{file_named} of tensor '{tensor.name}'"
+        file: Path = path.parent / location
+        if _is_outside(path.parent, location):
+            raise ModelError(
+                f"{named} lies outside the model's folder {path.parent}: nothing was read; put it beside the model"
+            )
+        if not os.path.isfile(file):  # False for a name that is too long, too, at which Path.is_file raises
+            raise ModelError(f"{named} does not exist in {path.parent}")
+        if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+            raise ModelError(f"{named} cannot hold its elements, which are no numbers")
+        offset, length = _number(named, entries, "offset"), _number(named, entries, "length")
+        # What the elements of a tensor take; several of fewer than 8 bits share a byte.
+        bits = int(8 * ir.DataType(tensor.data_type).itemsize)
+        for size in tensor.dims:
+            bits *= size
+        wanted = -(-bits // 8)
+        if length is not None and length != wanted:
+            raise ModelError(f"{named} is said to hold {length} bytes of it, of its {wanted}: export the model again")
+        if (offset or 0) + wanted > file.stat().st_size:
+            there = file.stat().st_size
+            raise ModelError(f"{file_named} is cut off: tensor '{tensor.name}' lies beyond its {there} bytes")
+        files[file] = None
+    return list(files)
 
 
 def _is_outside(folder: Path, location: str) -> bool:

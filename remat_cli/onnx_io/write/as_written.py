@@ -1,4 +1,4 @@
-"""What a compiled file says about itself to other tools, and whether it is still the graph that was written.
+"""Signs a compiled file for other tools, and tells whether it is still the graph that was written.
 
 A tool that simplifies, quantises or converts a compiled file may take away what keeps its promise without a word. So
 the file says where tools and people look that it is to be left as it is, and carries a hash of its graph: of its ops

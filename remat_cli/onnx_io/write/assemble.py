@@ -1,4 +1,4 @@
-"""The rewritten graph as drafts, plain data joined by names, and the model that is assembled from them."""
+"""Assembles a model from drafts of its nodes, which are plain data joined by names."""
 
 from __future__ import annotations
 
@@ -124,14 +124,22 @@ def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapp
     values.update({name: value for name, value in zip(draft.makes, made, strict=True) if name})
     source = draft.source
     inner = {outer: values[name] for outer, name in draft.captured}
-    metadata = dict(draft.notes) if source is None else dict(source.metadata_props) | dict(draft.notes)
-    if source is not None and draft.clone:
-        metadata |= {"remat.clone_of": source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
+    if source is None:
+        attributes: list[ir.Attr] = [ir.AttrInt64(name, value) for name, value in draft.attributes]
+        attributes += [_attribute(each, inner) for each in draft.changed]
+        metadata = dict(draft.notes)
+    else:
+        replaced = {each.name for each in draft.changed}
+        kept = [each for each in source.attributes.values() if each.name not in replaced]
+        attributes = [*(_attribute(each, inner) for each in kept), *draft.changed]
+        metadata = dict(source.metadata_props) | dict(draft.notes)
+        if draft.clone:
+            metadata |= {"remat.clone_of": source.name or "", "remat.step": str(draft.step), "remat.device": "0"}
     return ir.Node(
         draft.domain,
         draft.op_type,
         [values[name] if name else None for name in draft.reads],
-        _attributes(draft, inner),
+        attributes,
         overload="" if source is None else source.overload,
         version=None if source is None else source.version,
         doc_string=None if source is None else source.doc_string,
@@ -139,16 +147,6 @@ def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapp
         outputs=made,
         name=draft.name,
     )
-
-
-def _attributes(draft: Draft, inner: Mapping[str, ir.Value]) -> list[ir.Attr]:
-    """Those of the op that a draft copies, changed ones replaced; a helper's own."""
-    if draft.source is None:
-        own = (_attribute(attribute, inner) for attribute in draft.changed)
-        return [*(ir.AttrInt64(name, value) for name, value in draft.attributes), *own]
-    replaced = {attribute.name for attribute in draft.changed}
-    kept = [attribute for attribute in draft.source.attributes.values() if attribute.name not in replaced]
-    return [*(_attribute(attribute, inner) for attribute in kept), *draft.changed]
 
 
 def _attribute(attribute: ir.Attr, inner: Mapping[str, ir.Value]) -> ir.Attr:

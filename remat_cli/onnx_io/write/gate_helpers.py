@@ -1,4 +1,4 @@
-"""The small ops that gates are made of, while they are written: counts, views, zeros."""
+"""Writes the small ops that gates are made of: counts, views, zeros."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from remat_cli.onnx_io.write.processor_guard import GUARD_RESULT, Guard
 from remat_cli.ort_rules.order import depth_first_order, ready_order
 
 
-def add_gates(scene: Scene) -> Woven:
+def add_gates(scene: Scene) -> GatedOps:
     """Insert gates until a default and a priority-based session both run the ops in the order they stand in.
 
     Each round follows both orders, holds back every op that comes too early, and gates all of them; rounds repeat
@@ -49,10 +49,10 @@ def add_gates(scene: Scene) -> Woven:
     """
     gated: set[int] = set()
     while True:
-        woven = weave(scene, gated)
-        early = _too_early(woven.drafts) | _merged(woven.drafts)
+        gated_ops = write_gates(scene, gated)
+        early = _too_early(gated_ops.drafts) | _merged(gated_ops.drafts)
         if not early:
-            return woven
+            return gated_ops
         if early <= gated:
             raise RematError(f"op '{scene.steps[min(early)].name}' cannot be held in the plan's order: report this")
         gated |= early
@@ -124,7 +124,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Woven:
+class GatedOps:
     """Ops with gate helpers between them, in execution order.
 
     `zeros` are constants to add: name to shape. `types` are those of the helpers' results. `gates` counts gates.
@@ -136,7 +136,7 @@ class Woven:
     gates: int
 
 
-def weave(scene: Scene, gated: Collection[int]) -> Woven:
+def write_gates(scene: Scene, gated: Collection[int]) -> GatedOps:
     """Write gates in front of the steps in `gated`, and wherever else one is needed whatever the order is.
 
     Always needed are gates in front of the first reader of each barrier, between values and readers that must be kept
@@ -145,10 +145,10 @@ def weave(scene: Scene, gated: Collection[int]) -> Woven:
     """
     last_reads = {name: number for number, step in enumerate(scene.steps) for name in step.all_reads}
     writer = HelperWriter(scene.types, scene.opaque, scene.opset, set(scene.taken), scene.form, scene.told)
-    weaver = _Weaver(scene, last_reads, writer)
+    gate_writer = _GateWriter(scene, last_reads, writer)
     for number, step in enumerate(scene.steps):
-        weaver.add(number, step, number in gated or number == scene.guarded)
-    return Woven(tuple(writer.drafts), writer.zeros, writer.types, weaver.gates)
+        gate_writer.add(number, step, number in gated or number == scene.guarded)
+    return GatedOps(tuple(writer.drafts), writer.zeros, writer.types, gate_writer.gates)
 
 
 SETTINGS: Mapping[str, tuple[int, ...]] = {"QuantizeLinear": (1,), "DequantizeLinear": (1, 0)}
@@ -160,7 +160,7 @@ while their scale is constant. The values to dequantize are gated for the sake o
 
 
 @dataclass
-class _Weaver:
+class _GateWriter:
     """What is known while steps are written: `views` are the values to read instead of others from now on.
 
     `arguments` are what a view of a dequantized model output would take.
@@ -181,46 +181,50 @@ class _Weaver:
         apart = [] if idle else [name for name in self.scene.apart.get(number, ()) if name not in self.scene.barriers]
         settings = [step.reads[place] for place in SETTINGS.get(step.op_type, ())]
         through = list(dict.fromkeys([*fresh, *apart, *settings]))
-        unread = self._unread(number)
+        # Results of the step before that nobody reads.
+        made = self.scene.steps[number - 1].makes if number else ()
+        used = (*self.scene.outputs, *self.scene.opaque)
+        unread = [name for name in made if name and name not in self.last_reads and name not in used]
         if (gated or unread) and not through and not idle:
             through = [self._choose(step)]
         passage = _Passage(dict(self.views))
         if through or idle:
             passage.token = unread[0] if unread else self._token(number, (through or step.reads)[0])
             if number == self.scene.guarded:
-                # What exists once the guard has let the file run; a guard that is not the first op waits for the
-                # token.
+                # Wait for the guard, which waits for the token itself where it is not the first op.
                 guard = self.scene.guard
                 assert guard is not None
                 begins_with = self.writer.count(f"remat_gate/{guard.name}", passage.token) if number else guard.rounds
                 guard_name = self.writer.fresh(guard.name, GUARD_RESULT)
                 self.writer.drafts.append(guard.draft(guard_name, begins_with))
                 passage.token = guard_name
-            # Write a view of each value, each waiting for the one before, the first for the token.
-            for position, name in enumerate([*unread[1:], *through]):
-                prefix = f"remat_gate/{step.name}/{position}"
-                value, counter = self.views.get(name, name), self.writer.count(prefix, passage.token)
-                known = self.scene.types[name]
-                if name in self.scene.weights and known.dtype == "int64" and len(known.shape) == 1:
-                    # A constant that says a shape: the runtime looks through views of these.
-                    op_type, argument = self.writer.plus_nothing(prefix, counter)
-                else:
-                    op_type, argument = self.writer.view(prefix, counter, value)
-                kind = self.writer.type_of(value)
-                passage.token = self.writer.append(f"{prefix}/value", op_type, (value, argument), kind)
-                passage.new[name], passage.arguments[name] = passage.token, argument
-                self.gates += 1
+            self._pass_through(step, [*unread[1:], *through], passage)
         self.views.update({name: passage.new[name] for name in fresh})
         draft = step.reading(passage.new)
-        self.writer.drafts.append(self._opaque_view(draft, passage.token) if idle else draft)
+        if idle:
+            # The runtime might remove it, so it is a gate of its own: a view that the runtime cannot see through.
+            prefix = f"remat_gate/{draft.name}/self"
+            op_type, argument = self.writer.view(prefix, self.writer.count(prefix, passage.token), draft.reads[0])
+            self.gates += 1
+            draft = replace(draft, op_type=op_type, reads=(draft.reads[0], argument))
+        self.writer.drafts.append(draft)
         self._seal(step, passage)
 
-    def _opaque_view(self, draft: Draft, token: str) -> Draft:
-        """An Identity, which the runtime might remove, as a gate of its own: a view that it cannot see through."""
-        prefix = f"remat_gate/{draft.name}/self"
-        op_type, argument = self.writer.view(prefix, self.writer.count(prefix, token), draft.reads[0])
-        self.gates += 1
-        return replace(draft, op_type=op_type, reads=(draft.reads[0], argument))
+    def _pass_through(self, step: Draft, names: Sequence[str], passage: _Passage) -> None:
+        """Write a view of each value that a step reads, each waiting for the one before, the first for the token."""
+        for position, name in enumerate(names):
+            prefix = f"remat_gate/{step.name}/{position}"
+            value, counter = self.views.get(name, name), self.writer.count(prefix, passage.token)
+            known = self.scene.types[name]
+            if name in self.scene.weights and known.dtype == "int64" and len(known.shape) == 1:
+                # A constant that says a shape: the runtime looks through views of these.
+                op_type, argument = self.writer.plus_nothing(prefix, counter)
+            else:
+                op_type, argument = self.writer.view(prefix, counter, value)
+            kind = self.writer.type_of(value)
+            passage.token = self.writer.append(f"{prefix}/value", op_type, (value, argument), kind)
+            passage.new[name], passage.arguments[name] = passage.token, argument
+            self.gates += 1
 
     def _seal(self, step: Draft, passage: _Passage) -> None:
         """Let DequantizeLinear have one reader, a view; the runtime would copy the op for each reader more.
@@ -245,12 +249,6 @@ class _Weaver:
         drafts[at] = replace(drafts[at], makes=(inner, *drafts[at].makes[1:]))
         helper = self.writer.fresh(f"remat_gate/{step.name}/seal", self.writer.type_of(name))
         drafts.insert(at + 1, Draft(helper, self.writer.view_type, (inner, self.arguments.pop(name)), (name,)))
-
-    def _unread(self, number: int) -> list[str]:
-        """Results of the step before that nobody reads."""
-        made = self.scene.steps[number - 1].makes if number else ()
-        used = (*self.scene.outputs, *self.scene.opaque)
-        return [name for name in made if name and name not in self.last_reads and name not in used]
 
     def _token(self, number: int, value: str) -> str:
         """A result of the step before, if possible one that lives on anyway.

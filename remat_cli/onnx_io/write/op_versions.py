@@ -1,4 +1,4 @@
-"""Which version of the runtime a file needs, read from its ops, its opset and its form."""
+"""Finds the oldest version of the runtime that a file needs, by its ops, its opset and its form."""
 
 from __future__ import annotations
 
@@ -7,35 +7,31 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from remat_cli.onnx_io.read.default_order import subgraphs
-from remat_cli.ort_rules.versions import (
-    CONTRIB,
-    FORMATS,
-    LATE_KERNELS,
-    ML_OPSETS,
-    OLDEST,
-    OPSETS,
-    PACKED_FROM,
-    SINCE,
-    newest,
-)
+from remat_cli.ort_rules import versions
 
 
 def loads_from(model: ir.Model, made_with: str, *, is_packed: bool = False) -> str:
     """The oldest runtime that has all that a file contains; of ops in no table, the one that it was `made_with`."""
     imports = model.graph.opset_imports
     opset = imports.get("", imports.get("ai.onnx", 0))
-    needs = {OLDEST, _first_with(OPSETS, opset, made_with), _first_with(FORMATS, model.ir_version, made_with)}
-    needs.add(_first_with(ML_OPSETS, imports.get("ai.onnx.ml", 0), made_with))
+    needs = {
+        versions.OLDEST,
+        _first_with(versions.OPSETS, opset, made_with),
+        _first_with(versions.FORMATS, model.ir_version, made_with),
+    }
+    needs.add(_first_with(versions.ML_OPSETS, imports.get("ai.onnx.ml", 0), made_with))
     # The first version that has each kernel; ops of the user's own come with their library.
     for node in all_nodes(model):
-        if node.domain == CONTRIB:
-            needs.add(SINCE.get(node.op_type, made_with))
+        if node.domain == versions.CONTRIB:
+            needs.add(versions.SINCE.get(node.op_type, made_with))
         elif node.domain in ("", "ai.onnx"):
-            late = (version for (op, since), version in LATE_KERNELS.items() if op == node.op_type and opset >= since)
-            needs.add(next(late, OLDEST))
+            late = (
+                first for (op, since), first in versions.LATE_KERNELS.items() if op == node.op_type and opset >= since
+            )
+            needs.add(next(late, versions.OLDEST))
     if is_packed:
-        needs.add(PACKED_FROM)
-    return newest(needs)
+        needs.add(versions.PACKED_FROM)
+    return versions.newest(needs)
 
 
 def _first_with(table: Mapping[str, int], number: int, made_with: str) -> str:

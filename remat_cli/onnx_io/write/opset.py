@@ -1,4 +1,4 @@
-"""A model under another version of the ONNX operators, where that changes nothing."""
+"""Declares another version of the ONNX operators for a model, where that changes nothing."""
 
 from collections.abc import Mapping
 from math import prod
@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import Graph
+from remat_cli.onnx_io.read.checking import schema_of
 from remat_cli.onnx_io.read.op_facts import has_body
 
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -74,9 +75,8 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
     What became an input was an attribute before, so it must be a constant; how many pieces a Split makes, its outputs
     say.
     """
-    try:
-        schema, now = (onnx.defs.get_schema(node.op_type, each, "") for each in (version, old))
-    except onnx.defs.SchemaError:
+    schema, now = schema_of(node.op_type, version), schema_of(node.op_type, old)
+    if schema is None or now is None:
         return False
     if node.op_type == "Split" and version < COUNT_SINCE:
         node.attributes.pop("num_outputs", None)
@@ -97,16 +97,19 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
     """Whether a node means the same under a newer operator set: by the schemas of both, and its inputs' shapes."""
     if node.domain not in ONNX_DOMAINS:
         return True
-    try:
-        before, after = (onnx.defs.get_schema(node.op_type, version, "") for version in (old, new))
-    except onnx.defs.SchemaError:
+    before, after = schema_of(node.op_type, old), schema_of(node.op_type, new)
+    if before is None or after is None:
         return False
     if before.since_version == after.since_version:
         return True
     if after.deprecated or not set(node.attributes) <= set(after.attributes):
         return False
-    if node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE and not _is_one_axis(node, shapes):
-        return False
+    if node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE:
+        # It works on one axis either way if that is given, and nothing lies behind it.
+        axis, value = node.attributes.get("axis"), node.inputs[0]
+        shape = shapes.get(value.name or "") if value is not None else None
+        if axis is None or shape is None or prod(shape[axis.as_int() % len(shape) + 1 :]) != 1:
+            return False
     given = [port.name for port, value in zip(before.inputs, node.inputs, strict=False) if value is not None]
     places = [port.name for port in after.inputs][: len(node.inputs)]
     # Attributes that are not given must have the same default value in both versions.
@@ -118,10 +121,3 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
 def _default(schema: onnx.defs.OpSchema, name: str) -> bytes:
     value: bytes = schema.attributes[name].default_value.SerializeToString(deterministic=True)
     return value
-
-
-def _is_one_axis(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether an op of this family works on one axis either way: it is given, and nothing lies behind it."""
-    axis, value = node.attributes.get("axis"), node.inputs[0]
-    shape = shapes.get(value.name or "") if value is not None else None
-    return axis is not None and shape is not None and prod(shape[axis.as_int() % len(shape) + 1 :]) == 1

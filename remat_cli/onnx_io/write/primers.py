@@ -1,4 +1,4 @@
-"""Putting primers into a model that is written with packed copies of its weights, and taking them out again."""
+"""Puts primers into a model that is written with packed copies of its weights, and takes them out again."""
 
 from collections.abc import Generator, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""From a judged plan to a model that stock ONNX Runtime runs exactly so and that frees buffers in time."""
+"""Writes a judged plan as a model that stock ONNX Runtime runs exactly so and that frees buffers in time."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from remat_cli.onnx_io.read.interface import Interface, fed_inputs, type_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
-from remat_cli.onnx_io.write.gates import Scene, Woven, add_gates, newly_lone_reads
+from remat_cli.onnx_io.write.gates import GatedOps, Scene, add_gates, newly_lone_reads
 from remat_cli.onnx_io.write.processor_guard import Guard
 
 LEAST_BYTES = 1024  # a gate is not worth it to free smaller buffers in time
@@ -35,7 +35,7 @@ class Released:
     """
 
     model: ir.Model
-    woven: Woven
+    gated_ops: GatedOps
     observed: dict[str, tuple[TensorType, ...]]
     known: dict[str, Dims]
 
@@ -53,7 +53,7 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
         scene = replace(scene, barriers=scene.barriers | known_ports)
     for _ in range(MOST_ROUNDS):
         released = _settle(parts, scene, infer)
-        targets = known_shapes(released.woven.drafts, released.known, LEAST_BYTES, sizes)
+        targets = known_shapes(released.gated_ops.drafts, released.known, LEAST_BYTES, sizes)
         more = frozenset(name for name in targets if name in scene.types and name not in scene.opaque)
         # Values whose shape the runtime knows beforehand, where gates must not ask for it.
         known_now = frozenset(name for name, dims in released.known.items() if _is_known(dims))
@@ -62,7 +62,7 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
             return released
         scene = replace(scene, barriers=scene.barriers | more, told=scene.told | told)
     # Check that no gate asks for a shape that is known beforehand: the runtime would not wait for it.
-    for draft in released.woven.drafts:
+    for draft in released.gated_ops.drafts:
         is_asked = draft.step < 0 and draft.op_type == "Shape"
         if is_asked and _is_known(released.known.get(draft.reads[0], (None,))):
             raise RematError(f"'{draft.name}' cannot wait for '{draft.reads[0]}', whose shape is known: report this")
@@ -71,14 +71,14 @@ def release_buffers(parts: Parts, scene: Scene, infer: Infer) -> Released:
 
 def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     """Write the gates that a scene needs, build the model, and declare shapes that say as little as possible."""
-    woven = add_gates(scene)
-    types = {**scene.types, **woven.types}
-    zeros = {name: ir.tensor(np.zeros(shape, np.int64)) for name, shape in woven.zeros.items()}
-    parts = replace(parts, weights={**parts.weights, **zeros}, types={**parts.types, **element_types(woven.types)})
-    model = assemble(parts, woven.drafts)
+    gated_ops = add_gates(scene)
+    types = {**scene.types, **gated_ops.types}
+    zeros = {name: ir.tensor(np.zeros(shape, np.int64)) for name, shape in gated_ops.zeros.items()}
+    parts = replace(parts, weights={**parts.weights, **zeros}, types={**parts.types, **element_types(gated_ops.types)})
+    model = assemble(parts, gated_ops.drafts)
     given = tuple(types[value.name or ""] for value in fed_inputs(model.graph))
     observed = {INPUTS: given} | {
-        draft.name: tuple(types[name] for name in draft.makes if name) for draft in woven.drafts
+        draft.name: tuple(types[name] for name in draft.makes if name) for draft in gated_ops.drafts
     }
     outputs = {port.name for port in parts.interface.outputs}
     # Number of the shape of each value that an op makes, as the judge sees the finished model.
@@ -98,7 +98,7 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     groups = {name: number for name, number in named if name not in left_out}
     shapes, known = free_shapes(Canvas(model, types, groups), infer)
     declare(model, shapes)
-    return Released(model, woven, observed, known)
+    return Released(model, gated_ops, observed, known)
 
 
 def _fully_known(parts: Parts) -> list[str]:
@@ -164,14 +164,20 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
         weights.update(info.guard.weights)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
     released = release_buffers(parts, _scene(graph, steps, types, parts, info, taken), infer)
-    drafts = released.woven.drafts
-    _describe(released.model, info)
+    drafts = released.gated_ops.drafts
+    # What the model says of itself; its peak is added once the finished file has been judged.
+    set_model_metadata(released.model, "remat.version", info.remat_version)
+    set_model_metadata(released.model, "remat.budget_bytes", str(info.budget_bytes))
+    set_model_metadata(released.model, "remat.source_sha256", info.source_sha256)
+    if info.bound_dims:
+        bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
+        set_model_metadata(released.model, "remat.bound_dims", bound)
     check_rewritten(released.model, info.interface)
     return Rewritten(
         model=released.model,
         step_ops=tuple(draft.name for draft in drafts if draft.step >= 0),
         gate_ops=frozenset(draft.name for draft in drafts if draft.step < 0),
-        gates=released.woven.gates,
+        gates=released.gated_ops.gates,
         observed=released.observed,
         known=released.known,
     )
@@ -180,16 +186,6 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
 def set_model_metadata(model: ir.Model, key: str, value: str) -> None:
     """Write one entry of the model's metadata, in place."""
     model.metadata_props[key] = value
-
-
-def _describe(model: ir.Model, info: RewriteInfo) -> None:
-    """What the rewritten model says about itself; its peak is added once the finished file has been judged."""
-    set_model_metadata(model, "remat.version", info.remat_version)
-    set_model_metadata(model, "remat.budget_bytes", str(info.budget_bytes))
-    set_model_metadata(model, "remat.source_sha256", info.source_sha256)
-    if info.bound_dims:
-        bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
-        set_model_metadata(model, "remat.bound_dims", bound)
 
 
 def _steps(

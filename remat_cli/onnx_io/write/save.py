@@ -1,4 +1,4 @@
-"""Writing a model whole or not at all, large weights in one file beside it.
+"""Writes a model whole or not at all, large weights in one file beside it.
 
 A session maps a data file instead of copying it. Model and data are two files, and no system replaces two files at
 once; so the old model goes away before its data does, and the new one comes last. After a kill at any moment there is

@@ -1,4 +1,4 @@
-"""A cut plan as models: one per segment, values named by instance, weights in files that all of them share."""
+"""Writes a cut plan as models: one per segment, values named by instance, weights in files that all of them share."""
 
 import os
 import shutil
@@ -250,11 +250,18 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
     }
     stored: dict[str, StoredWeight] = {}
     placed: dict[str, ir.TensorProtocol] = {}
-    linked: dict[str, str] = {}
+    linked: dict[str, str] = {}  # files that have weights already, and their names in the folder
     with (folder / WEIGHTS_FILE).open("wb") as file:
         for name, tensor in large.items():
             if isinstance(tensor, ir.ExternalTensor):
-                location, offset = _linked(tensor, folder, linked), tensor.offset or 0
+                old = str(Path(tensor.base_dir) / tensor.location)
+                if old not in linked:
+                    linked[old] = f"weights_{len(linked)}.data"
+                    try:
+                        os.link(old, folder / linked[old])
+                    except OSError:  # another file system, or one without links
+                        shutil.copyfile(old, folder / linked[old])
+                location, offset = linked[old], tensor.offset or 0
             else:
                 location, offset = WEIGHTS_FILE, file.tell()
                 file.write(tensor.tobytes())
@@ -265,15 +272,3 @@ def _place_weights(model: ir.Model, folder: Path) -> tuple[dict[str, ir.TensorPr
                 location, offset, size, tensor.dtype, shape=ir.Shape(dims), name=name, base_dir=folder
             )
     return {**tensors, **placed}, stored
-
-
-def _linked(tensor: ir.ExternalTensor, folder: Path, linked: dict[str, str]) -> str:
-    """Name of the tensor's file in the folder, to which it is linked, or copied where it cannot be."""
-    old = str(Path(tensor.base_dir) / tensor.location)
-    if old not in linked:
-        linked[old] = f"weights_{len(linked)}.data"
-        try:
-            os.link(old, folder / linked[old])
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(old, folder / linked[old])
-    return linked[old]

@@ -1,4 +1,4 @@
-"""A model in a form in which every run takes what the first one took: its graph in a branch that has no memory pattern.
+"""Puts a model into a form in which every run takes as much memory as the first one, and takes it out again.
 
 The runtime makes no pattern for a graph that captures a sequence. So the graph moves into a branch of an If, where a
 first op reads an empty sequence from outside; large weights stay outside. Workspaces of some bytes in a branch of

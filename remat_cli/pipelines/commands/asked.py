@@ -18,7 +18,7 @@ RATES = {**UNITS, "bit": 0.125, "kbit": 125.0, "mbit": 125e3, "gbit": 125e6, "tb
 def partition_request(
     devices: object, memory: object, link: object, micro_batches: int, method: str
 ) -> PipelineRequest:
-    """The values as words say them.
+    """Turn the words of `partition` into a request.
 
     Raises:
         ConfigError: one cannot be used; devices that differ cannot.

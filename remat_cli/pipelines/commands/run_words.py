@@ -47,7 +47,7 @@ OF_SCHEDULES = {
 
 
 def pipeline_options(path: Path, words: Mapping[str, Any]) -> PipelineOptions:
-    """What the words ask of a schedule.
+    """Turn the words of `run` into options for a schedule.
 
     Raises:
         ConfigError: a word that makes no sense for a schedule, or a value that cannot be used.

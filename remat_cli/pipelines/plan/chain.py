@@ -67,7 +67,7 @@ class PipelineChain(msgspec.Struct, frozen=True):
 
     @property
     def layers(self) -> int:
-        """How many."""
+        """How many layers there are."""
         return len(self.forward)
 
     @property

@@ -49,8 +49,8 @@ def simulate_pipeline(chain: PipelineChain, schedule: PeriodicSchedule, model: M
     in_pattern = len(schedule.starts)
     # Three times as many as can be under way at once, and ten more.
     batches = (3 * ((last - first) // schedule.period + 1) + 10) * in_pattern
-    tasks = [_tasks_of(chain, schedule, batch) for batch in range(batches)]
-    moves = [_moves_of(chain, schedule, batch) for batch in range(batches)]
+    placed = [_placed(chain, schedule, batch) for batch in range(batches)]
+    tasks, moves = [done for done, _ in placed], [moved for _, moved in placed]
     for done, moved in zip(tasks, moves, strict=True):
         _check_order(chain, schedule, done, moved)
     _check_alone(chain, schedule, tasks, moves)
@@ -65,7 +65,7 @@ def simulate_pipeline(chain: PipelineChain, schedule: PeriodicSchedule, model: M
 
 
 def _layer(chain: PipelineChain, task: int) -> int:
-    """Of task 1..2n."""
+    """The layer that task 1..2n belongs to."""
     return task if task <= chain.layers else 2 * chain.layers + 1 - task
 
 
@@ -90,29 +90,21 @@ def _check_shape(chain: PipelineChain, schedule: PeriodicSchedule) -> None:
                 raise InvalidSchedule(f"after task {task} a transfer is {'missing' if apart else 'too many'}")
 
 
-def _shift(schedule: PeriodicSchedule, batch: int) -> tuple[int, int]:
+def _placed(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> tuple[list[_Task], dict[int, _Task]]:
+    """When the tasks of a mini-batch run, and its transfers, by the task before each."""
     rounds, place = divmod(batch, len(schedule.starts))
-    return place, rounds * schedule.period
-
-
-def _tasks_of(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> list[_Task]:
-    place, later = _shift(schedule, batch)
-    found = []
+    later = rounds * schedule.period
+    tasks = []
     for task, start in enumerate(schedule.starts[place], 1):
         times = chain.forward if task <= chain.layers else chain.backward
-        found.append(_Task(batch, task, start + later, start + later + times[_layer(chain, task) - 1]))
-    return found
-
-
-def _moves_of(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> dict[int, _Task]:
-    place, later = _shift(schedule, batch)
-    found = {}
-    for task, start in enumerate(schedule.transfers[place], 1):
-        if start is not None:
+        tasks.append(_Task(batch, task, start + later, start + later + times[_layer(chain, task) - 1]))
+    moves = {}
+    for task, begin in enumerate(schedule.transfers[place], 1):
+        if begin is not None:
             lower = min(_layer(chain, task), _layer(chain, task + 1))
             takes = chain.transfers[lower - 1] if task < chain.layers or chain.has_gradients else 0
-            found[task] = _Task(batch, task, start + later, start + later + takes)
-    return found
+            moves[task] = _Task(batch, task, begin + later, begin + later + takes)
+    return tasks, moves
 
 
 def _check_order(chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[_Task], moves: dict[int, _Task]) -> None:
@@ -155,23 +147,16 @@ def _memory_of(
             if start < end:
                 changes[start] += held
                 changes[end] -= held
-    held = _always(device, chain, schedule, model)
+    # Weights, and the buffers of transfers.
+    held = sum(chain.copies * chain.weights[at] for at, where in enumerate(schedule.devices) if where == device)
+    for layer, (here, there) in enumerate(pairwise(schedule.devices), 1):
+        if model != "nca" and here != there and device in {here, there}:
+            held += (2 if chain.has_gradients else 1) * chain.sizes[layer]
     line = [] if changes else [(0, held)]
     for time in sorted(changes):
         held += changes[time]
         line.append((time, held))
     return tuple(line)
-
-
-def _always(device: int, chain: PipelineChain, schedule: PeriodicSchedule, model: MemoryModel) -> int:
-    """Weights, and the buffers of transfers."""
-    held = sum(chain.copies * chain.weights[at] for at, where in enumerate(schedule.devices) if where == device)
-    if model == "nca":
-        return held
-    for layer, (here, there) in enumerate(pairwise(schedule.devices), 1):
-        if here != there and device in {here, there}:
-            held += (2 if chain.has_gradients else 1) * chain.sizes[layer]
-    return held
 
 
 def _lives(

@@ -140,7 +140,12 @@ def lay_out(graph: Graph, links: StepLinks) -> Line:
     Raises:
         ModelError: the graph has no op of a forward pass, or updates what it trains.
     """
-    is_backward = _backward_ops(graph)
+    is_backward: list[bool] = []
+    for each in graph.ops:
+        if each.phase == "update":
+            raise ModelError(f"op {each.name} is an update: cut the step into gradients and updates first")
+        makers = (graph.tensors[tensor].producer for tensor in each.inputs)
+        is_backward.append(each.phase == "backward" or any(is_backward[op] for op in makers if op is not None))
     forward = _forward_order(graph, is_backward, links)
     if not forward:
         raise ModelError("a model without ops of a forward pass cannot be cut into stages")
@@ -152,16 +157,6 @@ def lay_out(graph: Graph, links: StepLinks) -> Line:
     homes, gradient_homes, glued = _homes(graph, links, forward, place)
     _sink(graph, backward, place, (gradient_homes, _states(graph, links)))
     return Line(graph, forward, backward, tuple(place), homes, gradient_homes, glued)
-
-
-def _backward_ops(graph: Graph) -> list[bool]:
-    found: list[bool] = []
-    for op in graph.ops:
-        if op.phase == "update":
-            raise ModelError(f"op {op.name} is an update: cut the step into gradients and updates first")
-        producers = (graph.tensors[tensor].producer for tensor in op.inputs)
-        found.append(op.phase == "backward" or any(found[maker] for maker in producers if maker is not None))
-    return found
 
 
 def _states(graph: Graph, links: StepLinks) -> frozenset[int]:

@@ -102,7 +102,7 @@ class PipelineRunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ran_stages(plan: PipelineFile, spans: Sequence[TurnSpan]) -> tuple[RanStage, ...]:
-    """By stage, from all spans: what is alive after a forward."""
+    """The most micro-batches that each stage held after a forward, as planned and as seen."""
     most: dict[int, int] = defaultdict(int)
     for span in spans:
         most[span.stage] = max(most[span.stage], span.alive)
@@ -111,7 +111,7 @@ def ran_stages(plan: PipelineFile, spans: Sequence[TurnSpan]) -> tuple[RanStage,
 
 
 def ran_actors(devices: Sequence[DeviceLoad], spans: Sequence[TurnSpan]) -> tuple[RanActor, ...]:
-    """By device."""
+    """How long each device was busy, and the most that it held."""
     found = []
     for number, device in enumerate(devices):
         mine = [span for span in spans if span.device == number]

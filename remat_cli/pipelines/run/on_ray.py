@@ -26,7 +26,7 @@ class LostStage(RuntimeFailure):
     """An actor ended in mid-run; `states` are those after `finished` updates, one per stage, empty: the first ones."""
 
     def __init__(self, line: str, finished: int, states: tuple[Arrays, ...]) -> None:
-        """One line, and what is left."""
+        """Say in one line what was lost, and keep what is left."""
         super().__init__(line)
         self.finished = finished
         self.states = states

@@ -51,7 +51,7 @@ class ClusterOptions:
 
 
 def require_ray() -> None:
-    """Whether Ray is there, without loading it.
+    """Check that Ray is installed, without loading it.
 
     Raises:
         MissingDependency: it is not installed.
@@ -61,7 +61,7 @@ def require_ray() -> None:
 
 
 def import_ray() -> ModuleType:
-    """Ray, which reports nothing about anybody.
+    """Import Ray in such a way that it reports nothing about anybody.
 
     Raises:
         MissingDependency: it is not installed, or does not load.
@@ -121,7 +121,7 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
 
 
 def _check_gpus(ray: ModuleType, options: ClusterOptions, devices: int) -> None:
-    """Whether this machine has what all actors take; a cluster of one machine never gets more.
+    """Check that this machine has what all actors take; a cluster of one machine never gets more.
 
     Raises:
         ConfigError: it has not.
@@ -199,7 +199,7 @@ def _asks_for_token(address: str, where: str) -> bool:
         RuntimeFailure: there is no cluster.
     """
     try:
-        with started(_join_once, (address, where)) as worker:
+        with started(join_once, (address, where)) as worker:
             until = time.monotonic() + START_SECONDS
 
             def begin() -> None:
@@ -217,7 +217,8 @@ def _asks_for_token(address: str, where: str) -> bool:
         raise RuntimeFailure(_no_answer(where, died.line or "Ray broke down")) from None
 
 
-def _join_once(job: tuple[str, str], tell: Tell) -> None:
+def join_once(job: tuple[str, str], tell: Tell) -> None:
+    """Join a cluster and leave it: what a process of its own does, to find out whether that is possible."""
     address, where = job
     ray = import_ray()
     tell()  # only now does the time that it may take to join begin

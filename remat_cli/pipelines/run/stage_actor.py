@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from remat_cli.runtime.observe.resident import (
     watched,
 )
 from remat_cli.runtime.sessions._ort import share_arena, use_shared_arena
-from remat_cli.runtime.sessions.session import SessionSettings, session_options
+from remat_cli.runtime.sessions.session import session_options
 
 Done = TypeVar("Done")
 NOT_SEEN = ResidentBytes(0, 0)
@@ -43,7 +42,12 @@ class DeviceActor:
         _, self._tiny = ready((), settings)
         self._watch = watch_here()[1] if can_measure_resident() else None
         self._empty = resident_bytes() if self._watch else NOT_SEEN
-        options = partial(_shared_options, settings)
+
+        def options() -> Any:
+            shared = stage_options(settings)
+            use_shared_arena(shared)  # what one session frees the next can take
+            return shared
+
         self._runners, self._opening = self._watched(
             lambda: {
                 number: StageRunner(plan.stages[number - 1], Path(folder), options, settings, is_late=is_late)
@@ -81,7 +85,7 @@ class DeviceActor:
         return self._runners[stage].state()
 
     def where(self) -> int:
-        """The process, so that somebody can look at it."""
+        """The number of this process, so that somebody can look at it."""
         return os.getpid()
 
     def _given(self, made: Mapping[str, Any]) -> Arrays:
@@ -103,10 +107,3 @@ class DeviceActor:
             return do(), NOT_SEEN
         done, peak, _ = watched(do, self._watch)
         return done, peak.above(self._empty)
-
-
-def _shared_options(settings: SessionSettings) -> Any:
-    """Options of a session that uses the process's arena, so that what one session frees the next can take."""
-    options = stage_options(settings)
-    use_shared_arena(options)
-    return options

@@ -1,7 +1,7 @@
 """MadPipe as a whole: the best contiguous plan, then a special device with several stages where that promises more."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from remat_cli.base.errors import BrokenSolver
@@ -73,7 +73,11 @@ def madpipe(
     is_exact = chain.layers <= EXACT_LAYERS
     question = MadPipeQuestion(chain, devices, memory, below=below)
     bound, allocations = _first_phase(question, is_exact, _Turns(clock, end, effort.seconds / 3))
-    for stages in _views(chain, allocations[: 1 + _RUNNERS_UP]):
+    # Stages as blocks first; then each in two blocks, which may run apart.
+    views = list(dict.fromkeys(allocation.stages for allocation in allocations[: 1 + _RUNNERS_UP]))
+    finer = [split_at_narrow_points(chain, stages) for stages in views]
+    views += [halves for halves, stages in zip(finer, views, strict=True) if halves != stages]
+    for stages in views:
         seconds = (end - clock()) / 2
         if bound is None or seconds < _LEAST_SECONDS or (best and best.period <= bound):
             break
@@ -123,16 +127,6 @@ def _first_phase(
     if is_exact:
         return bound, lower
     return bound, madpipe_phase1(replace(question, grid=FINE), may_go_on=turns.next())
-
-
-def _views(chain: PipelineChain, allocations: list[MadPipeAllocation]) -> Iterator[tuple[PipelineStage, ...]]:
-    """Stages as blocks first; then each in two blocks, which may run apart."""
-    views = list(dict.fromkeys(allocation.stages for allocation in allocations))
-    yield from views
-    for stages in views:
-        finer = split_at_narrow_points(chain, stages)
-        if finer != stages:
-            yield finer
 
 
 def split_at_narrow_points(chain: PipelineChain, stages: tuple[PipelineStage, ...]) -> tuple[PipelineStage, ...]:

@@ -68,7 +68,12 @@ class MadPipeQuestion:
 def madpipe_dp(question: MadPipeQuestion, period: int) -> list[MadPipeAllocation]:
     """D(n, P-1, 0, 0, 0, 0) at a target period: the best allocation first, then others that are best in some figure."""
     labels, heads = _labels(question, period)
-    ends = [label for p in range(question.devices) for label in _chained(labels, int(heads[0, p]))]
+    ends = []
+    for p in range(question.devices):
+        label = int(heads[0, p])
+        while label != rows.NONE:
+            ends.append(label)
+            label = int(labels[label, rows.NEXT])
     values = {label: int(max(labels[label, rows.BOTTLENECK], labels[label, rows.TIME])) for label in ends}
     return [
         MadPipeAllocation(values[label], period, _stages(labels, label, question.devices))
@@ -145,16 +150,8 @@ def _settings(question: MadPipeQuestion, period: int) -> Table:
     return np.array([question.memory, period, ceiling, *steps, is_up, question.is_tight], np.int64)
 
 
-def _chained(labels: Table, label: int) -> list[int]:
-    found = []
-    while label != rows.NONE:
-        found.append(label)
-        label = int(labels[label, rows.NEXT])
-    return found
-
-
 def _stages(labels: Table, label: int, devices: int) -> tuple[PipelineStage, ...]:
-    """From the first layer on."""
+    """The stages that lead to a label, from the first layer on."""
     found: list[PipelineStage] = []
     first, ordinary = 1, 0
     while int(labels[label, rows.PARENT]) != rows.NONE:

@@ -34,15 +34,15 @@ class StageFigures:
         return self.chain.ways * self.chain.transfers[j - 1] if 0 < j < self.chain.layers else 0
 
     def saved_bytes(self, i: int, j: int) -> int:
-        """Of one mini-batch."""
+        """What a stage keeps of one mini-batch."""
         return self._saved[j] - self._saved[i - 1]
 
     def weight_bytes(self, i: int, j: int) -> int:
-        """All copies."""
+        """All copies of a stage's weights."""
         return self._weights[j] - self._weights[i - 1]
 
     def buffer_bytes(self, i: int, j: int) -> int:
-        """For the activation and the gradient at both ends."""
+        """Buffers for the activation and the gradient at both ends of a stage."""
         sizes, ways = self.chain.sizes, self.chain.ways
         return (ways * sizes[i - 1] if i > 1 else 0) + (ways * sizes[j] if j < self.chain.layers else 0)
 

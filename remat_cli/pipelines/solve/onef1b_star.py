@@ -129,16 +129,7 @@ def best_period(
 def contiguous_schedule(chain: PipelineChain, cuts: Sequence[int], period: int) -> PeriodicSchedule:
     """1F1B* of these cuts layer by layer, stage s on device s."""
     grouping = onef1b_star(items_of(chain, cuts), period)
-    stages = [stage for stage, last in enumerate(cuts) for _ in range(last - (cuts[stage - 1] if stage else 0))]
-    forwards, backwards = _layer_starts(chain, cuts, grouping)
-    moves: list[int | None] = [None] * (2 * chain.layers - 1)
-    for link, cut in enumerate(cuts[:-1]):
-        moves[cut - 1] = grouping.forward_starts[2 * link + 1]
-        moves[2 * chain.layers - cut - 1] = grouping.backward_starts[2 * link + 1]
-    return PeriodicSchedule(period, tuple(stages), ((*forwards, *reversed(backwards)),), (tuple(moves),))
-
-
-def _layer_starts(chain: PipelineChain, cuts: Sequence[int], grouping: Grouping) -> tuple[list[int], list[int]]:
+    owners = [stage for stage, last in enumerate(cuts) for _ in range(last - (cuts[stage - 1] if stage else 0))]
     forwards: list[int] = []
     backwards: list[int] = []
     for stage, last in enumerate(cuts):
@@ -146,4 +137,8 @@ def _layer_starts(chain: PipelineChain, cuts: Sequence[int], grouping: Grouping)
         forwards += accumulate(chain.forward[first : last - 1], initial=grouping.forward_starts[2 * stage])
         after = accumulate(reversed(chain.backward[first + 1 : last]), initial=grouping.backward_starts[2 * stage])
         backwards += reversed(list(after))
-    return forwards, backwards
+    moves: list[int | None] = [None] * (2 * chain.layers - 1)
+    for link, cut in enumerate(cuts[:-1]):
+        moves[cut - 1] = grouping.forward_starts[2 * link + 1]
+        moves[2 * chain.layers - cut - 1] = grouping.backward_starts[2 * link + 1]
+    return PeriodicSchedule(period, tuple(owners), ((*forwards, *reversed(backwards)),), (tuple(moves),))

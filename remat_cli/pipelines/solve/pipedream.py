@@ -31,7 +31,16 @@ def pipedream(chain: PipelineChain, devices: int, memory: int, model: MemoryMode
             rows[i] = PipeDreamCuts(figures.load(i, n), (n,))
     best = rows[1]
     for position in range(2, min(devices, n) + 1):
-        rows = _next_row(figures, (memory, position, model), rows)
+        after, rows = rows, [None] * (n + 2)
+        for i in range(1, n):
+            for j in range(i, n):
+                rest = after[j + 1]
+                if rest is None or figures.bytes(i, j, position, model) > memory:
+                    continue
+                value = max(figures.load(i, j), figures.link_load(j), rest.bottleneck)
+                found = rows[i]
+                if found is None or value < found.bottleneck:
+                    rows[i] = PipeDreamCuts(value, (j, *rest.cuts))
         if rows[1] is not None and (best is None or rows[1].bottleneck < best.bottleneck):
             best = rows[1]
     return best
@@ -43,21 +52,3 @@ def pipedream_1f1b_star(
     """The baseline of the literature: PipeDream's cuts, scheduled with 1F1B*."""
     found = pipedream(chain, devices, memory, model)
     return None if found is None else best_period(chain, found.cuts, memory, model)
-
-
-def _next_row(
-    figures: StageFigures, limits: tuple[int, int, MemoryModel], after: list[PipeDreamCuts | None]
-) -> list[PipeDreamCuts | None]:
-    memory, position, model = limits
-    n = figures.chain.layers
-    rows: list[PipeDreamCuts | None] = [None] * (n + 2)
-    for i in range(1, n):
-        for j in range(i, n):
-            rest = after[j + 1]
-            if rest is None or figures.bytes(i, j, position, model) > memory:
-                continue
-            value = max(figures.load(i, j), figures.link_load(j), rest.bottleneck)
-            best = rows[i]
-            if best is None or value < best.bottleneck:
-                rows[i] = PipeDreamCuts(value, (j, *rest.cuts))
-    return rows

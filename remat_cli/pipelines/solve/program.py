@@ -58,7 +58,7 @@ class PipelineProgram:
         return self._chain.sizes[task if task <= self._n else 2 * self._n - task]
 
     def _nominal(self, task: int) -> int:
-        """Of the transfer after a task; none after the last forward."""
+        """Time of the transfer after a task; none after the last forward."""
         is_still = task == self._n or (task > self._n and not self._chain.has_gradients)
         return 0 if is_still else self._chain.transfers[min(task, 2 * self._n - task) - 1]
 
@@ -66,7 +66,7 @@ class PipelineProgram:
         return self.model.new_bool_var(name)
 
     def _z(self, task: int, other: int) -> Literal:
-        """Both on one device."""
+        """Whether two tasks are on one device."""
         return self._together[self._layer(task), self._layer(other)]
 
     def _devices(self, devices: int, allocation: Sequence[int] | None) -> dict[tuple[int, int], Literal]:
@@ -85,7 +85,7 @@ class PipelineProgram:
         return z
 
     def _partition(self, devices: int, z: dict[tuple[int, int], Literal]) -> None:
-        """(3.1) in all orientations, (3.2)."""
+        """Part the layers among devices: (3.1) in all orientations, and (3.2)."""
         layers = range(1, self._n + 1)
         for one, middle, other in permutations(layers, 3):
             if one < other:

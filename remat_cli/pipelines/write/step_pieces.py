@@ -155,7 +155,7 @@ def _gradient_model(
 
 
 def _replace(field: object, values: list[object]) -> None:
-    """Another content of a repeated field."""
+    """Replace the content of a repeated field."""
     copies = [type(value).FromString(value.SerializeToString()) for value in values]  # type: ignore[attr-defined]
     del field[:]  # type: ignore[attr-defined]
     field.extend(copies)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Which part of the machine's processors this process and all others used between two moments."""
+"""Measures which part of the machine's processors this process and all others used between two moments."""
 
 import time
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Measured costs kept between runs, with where they come from: this machine, this runtime, these settings.
+"""Keeps measured costs between runs, with where they come from: this machine, this runtime, these settings.
 
 One SQLite file per user. Losing it costs a second measurement, nothing else.
 """

@@ -1,4 +1,4 @@
-"""What one profiled run of a session says: which ops ran, in which order, for how long, and with what in memory."""
+"""Reads from a profile which ops a run executed, in which order, for how long, and with what in memory."""
 
 import re
 from collections.abc import Sequence
@@ -88,7 +88,22 @@ def read_runs(path: Path) -> tuple[ProfiledRun, ...]:
     events: list[ProfileEvent] = []
     for event in raw:
         if event.cat == "Node" and event.name.endswith(SUFFIX):
-            events.append(_event(event))
+            args = event.args
+            requested = args.mem_bytes_requested_in_use
+            kernel = ProfileEvent(
+                name=event.name.removesuffix(SUFFIX),
+                op_type=args.op_name,
+                start_us=event.ts,
+                duration_us=event.dur,
+                requested_bytes=requested or 0,
+                growth_bytes=args.mem_requested_in_use_delta,
+                in_use_bytes=args.mem_bytes_in_use,
+                peak_bytes=args.mem_in_use_peak,
+                held_bytes=args.mem_arena_held,
+                types=tuple(_tensor_type(entry) for entry in args.output_type_shape),
+                has_counters=requested is not None,
+            )
+            events.append(kernel)
         elif event.cat == "Session" and event.name == "model_run":
             runs.append(ProfiledRun(without_nested(events), event.dur))
             events = []
@@ -107,25 +122,6 @@ def require_counters(run: ProfiledRun) -> None:
             f"the profile of op '{without.name}' has no '{COUNTER}': this version of ONNX Runtime or this device "
             f"reports no memory counters; install onnxruntime {COUNTERS_FROM} or newer"
         )
-
-
-def _event(raw: _RawEvent) -> ProfileEvent:
-    """The kernel that an event speaks of."""
-    args = raw.args
-    requested = args.mem_bytes_requested_in_use
-    return ProfileEvent(
-        name=raw.name.removesuffix(SUFFIX),
-        op_type=args.op_name,
-        start_us=raw.ts,
-        duration_us=raw.dur,
-        requested_bytes=requested or 0,
-        growth_bytes=args.mem_requested_in_use_delta,
-        in_use_bytes=args.mem_bytes_in_use,
-        peak_bytes=args.mem_in_use_peak,
-        held_bytes=args.mem_arena_held,
-        types=tuple(_tensor_type(entry) for entry in args.output_type_shape),
-        has_counters=requested is not None,
-    )
 
 
 def _tensor_type(entry: dict[str, tuple[int, ...]]) -> TensorType:

@@ -1,4 +1,4 @@
-"""Capped runs of a verification: one pair that tells two models apart, or the smallest caps of both."""
+"""Runs models under caps for a verification: one cap that tells two models apart, or the smallest caps of both."""
 
 import contextlib
 from collections.abc import Mapping

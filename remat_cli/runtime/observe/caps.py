@@ -1,4 +1,4 @@
-"""Arenas under which one model runs and another fails: proof that needs no counter, only success and failure."""
+"""Finds arenas under which one model runs and another fails: proof that needs no counter, only success and failure."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the C library's allocator does with memory that this process frees: by itself it keeps much of it."""
+"""Asks the C library's allocator to give memory back that this process frees: by itself it keeps much of it."""
 
 import contextlib
 import ctypes

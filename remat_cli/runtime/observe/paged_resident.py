@@ -1,4 +1,4 @@
-"""Resident memory of a process that opens and runs a paged plan, as the system counts it, above an idle runtime."""
+"""Measures the resident memory of a process that opens and runs a paged plan, above an idle runtime."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Resident memory of a process that loads a model and runs it, as the system counts it, above an idle runtime.
+"""Measures the resident memory of a process that loads a model and runs it, above an idle runtime.
 
 The process stays an ordinary one: no allocator, environment or option is changed for the measurement. What is known
 of the noise is in the docstring of `measure_resident`.

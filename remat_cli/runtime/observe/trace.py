@@ -1,4 +1,4 @@
-"""A run as a trace for ui.perfetto.dev or chrome://tracing: what was planned and what was measured, as two processes.
+"""Writes a run as a trace for ui.perfetto.dev or chrome://tracing: the plan and the measurement, as two processes.
 
 Format: "Trace Event Format" of Chrome: complete events (ph X, `ts` and `dur` in microseconds), counters (C) and names
 (M). Each device and each link has a track, and each memory a counter.

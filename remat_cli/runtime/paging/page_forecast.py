@@ -1,4 +1,4 @@
-"""When addresses are taken next, as runs of a plan take the same buffers in the same order: what to let go of first."""
+"""Predicts when addresses are taken next, since runs of a plan take the same buffers in the same order."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class PageForecast:
             place, begin = place + 1, end
 
     def _distance(self, place: int, now: int) -> int:
+        """How many turns after turn `now` a stretch is taken, in this run or the next one."""
         turns = self.turns[place] if 0 <= place < len(self.turns) else []
         if not turns:
             return NEVER

@@ -168,7 +168,9 @@ class _Run:
                 self.spans[number] = (start, self._now())
             self.bytes_.append((before, tuple(self.held.held_bytes)))
             for name in action.drops:
-                self._drop(name)
+                for under_way in self.copying.pop(name, ()):
+                    under_way.result()  # the memory of a value is really free once the copies of it are over
+                self.held.drop(name)
         found = {name: self._output(name, arrays) for name in self.program.outputs}
         for name in list(self.held.values):
             self.held.get(name)  # a copy that nobody read must be over before the run is
@@ -186,6 +188,7 @@ class _Run:
         return time.perf_counter_ns() - self.began_ns
 
     def _output(self, name: str, arrays: Mapping[str, Array]) -> Array:
+        """An output as an array of the caller's: what was fed, or made, or a weight."""
         if name in arrays:
             return arrays[name].copy()
         if name in self.held.values:
@@ -234,12 +237,6 @@ class _Run:
     def _memory(self, name: str) -> str:
         """The name of the memory that a value is in."""
         return self.program.memories[self.program.values[name].memory]
-
-    def _drop(self, name: str) -> None:
-        """Let go of a value once the copies of it are over, so that its memory is really free."""
-        for under_way in self.copying.pop(name, ()):
-            under_way.result()
-        self.held.drop(name)
 
     def _failure(self, opened: Opened, error: Exception) -> RuntimeFailure:
         """One line that names the device, and what memory lacked if that is why."""

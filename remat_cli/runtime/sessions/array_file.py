@@ -1,4 +1,4 @@
-"""Arrays by name in .npz files, of any element type and under any name."""
+"""Reads and writes arrays by name in .npz files, of any element type and under any name."""
 
 import zipfile
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""On which execution provider the runtime put each op of a session, as it reports by itself."""
+"""Asks the runtime on which execution provider it put each op of a session."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the texts of ONNX Runtime's errors say: there are no values behind them, so they are read here and only here."""
+"""Reads the texts of ONNX Runtime's errors, here and only here: there are no values behind them."""
 
 import re
 from typing import Final

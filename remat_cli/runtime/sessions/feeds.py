@@ -1,4 +1,4 @@
-"""What is fed to a model, seeded or the user's own, and the values that tensors inside it take in one run."""
+"""Makes what is fed to a model, seeded or the user's own, and records the values of tensors inside it in one run."""
 
 import math
 from collections.abc import Mapping, Sequence

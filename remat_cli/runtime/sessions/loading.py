@@ -1,4 +1,4 @@
-"""What the runtime knows of a model when it has loaded it, before any run."""
+"""Asks the runtime what it knows of a model when it has loaded it, before any run."""
 
 from remat_cli.runtime.sessions._ort import import_ort, new_options, runtime_errors
 

@@ -1,4 +1,4 @@
-"""Whether an execution provider can really be used here, how a session is put on it, and values in its memory.
+"""Checks whether an execution provider can be used here, puts sessions on it, and places values in its memory.
 
 Sources of the facts: ONNX Runtime's Python layer retries with the CPU when a provider fails unless `enable_fallback` is
 0, and hands single ops to the CPU unless `session.disable_cpu_ep_fallback` is 1.

@@ -377,22 +377,19 @@ def needs_data_file(source: Path) -> bool:
         RuntimeFailure: the file cannot be read.
     """
     try:
-        return source.stat().st_size >= LARGEST_SINGLE_FILE or _mentions(source, EXTERNAL_DATA_ENTRY)
+        if source.stat().st_size >= LARGEST_SINGLE_FILE:
+            return True
+        tail = b""
+        with source.open("rb") as stream:
+            while piece := stream.read(2**24):
+                if EXTERNAL_DATA_ENTRY in tail + piece:
+                    return True
+                tail = piece[-len(EXTERNAL_DATA_ENTRY) :]
     except OSError as error:
         raise RuntimeFailure(f"{source} cannot be read: {error.strerror}") from None
+    return False
 
 
 def data_file(target: Path) -> Path:
     """Where the weights of an optimised model are when they do not lie inside it."""
     return target.with_name(f"{target.name}.data")
-
-
-def _mentions(path: Path, word: bytes) -> bool:
-    """Whether a file contains a word, read in pieces."""
-    tail = b""
-    with path.open("rb") as stream:
-        while piece := stream.read(2**24):
-            if word in tail + piece:
-                return True
-            tail = piece[-len(word) :]
-    return False

@@ -1,4 +1,4 @@
-"""A model at many sizes in one session of a fresh process: outputs, order, peaks, and what the process then holds."""
+"""Runs a model at many sizes in one session of a fresh process: outputs, order, peaks, and what it then holds."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Runs of a compiled file beside the model that it was made from, in ordinary sessions: what they give and take.
+"""Runs a compiled file beside the model that it was made from, in ordinary sessions, and says what they give and take.
 
 A job and what it showed are plain values, so that a job can be done wherever there is a runtime.
 """

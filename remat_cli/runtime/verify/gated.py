@@ -1,4 +1,4 @@
-"""What a session on a device, opened as a user opens one, makes of a model with gates."""
+"""Tries a model with gates in a session on a device, opened as a user opens one."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How alike the outputs of two models are: bit for bit, or within what another order of adding up may change."""
+"""Measures how alike the outputs of two models are: bit for bit, or but for what another order of adding changes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -11,7 +11,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
 from remat_cli.splitting.tiles.estimate import step_time_ns
 from remat_cli.splitting.tiles.obstacle import SplitObstacle, explain
-from remat_cli.splitting.tiles.search import Proposal, SplitCandidate, SplitLimits, SplitSearch
+from remat_cli.splitting.tiles.search import Proposal, SplitLimits, SplitSearch
 from remat_cli.splitting.tiles.steps import TiledRegion, op_of, region_steps
 from remat_cli.splitting.tiles.timeline import TensorTimeline
 from remat_cli.splitting.tiles.view import ModelView
@@ -112,42 +112,40 @@ class SplitProposer:
         return BandSearch(self.timeline.view, self.timeline.order, self.costs, self.limits)
 
     def _of_regions(self, proposal: Proposal) -> SplitProposal:
-        regions = proposal.regions
+        timeline, view = self.timeline, self.timeline.view
+        tiled, regions, facts = [], [], []
+        for each in proposal.regions:
+            cutting = each.cutting
+            tiled.append(TiledRegion(cutting.ops, region_steps(view, cutting) or ()))
+            region = Region(
+                ops=tuple(view.graph.ops[op].name for op in cutting.ops),
+                exits=tuple(name for name, _ in cutting.exits),
+                axes=tuple(axis for _, axis in cutting.exits),
+                tiles=cutting.tiles,
+                kept=tuple(sorted(cutting.kept)),
+            )
+            regions.append(region)
+            name, axis = cutting.exits[0]
+            found = RegionFacts(
+                extent=view.tensors[name].shape[axis],
+                halo_percent=100 * each.cost.added_ns / max(1, each.cost.whole_time_ns),
+                peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[each.start : each.stop]),
+                peak_after_bytes=self.fixed_bytes + each.peak_bytes,
+                time_before_ns=each.cost.whole_time_ns,
+                time_after_ns=each.cost.time_ns,
+            )
+            facts.append(found)
         return SplitProposal(
             "regions",
-            self.timeline.view,
-            self.timeline.order,
-            tuple(
-                TiledRegion(each.cutting.ops, region_steps(self.timeline.view, each.cutting) or ()) for each in regions
-            ),
-            tuple(self._region(each) for each in regions),
-            tuple(self._facts(each) for each in regions),
+            view,
+            timeline.order,
+            tuple(tiled),
+            tuple(regions),
+            tuple(facts),
             proposal.peak_bytes,
             proposal.added_ns,
             proposal.target_bytes,
-            tuple(each.cutting for each in regions),
-        )
-
-    def _region(self, candidate: SplitCandidate) -> Region:
-        cutting = candidate.cutting
-        return Region(
-            ops=tuple(self.timeline.view.graph.ops[op].name for op in cutting.ops),
-            exits=tuple(name for name, _ in cutting.exits),
-            axes=tuple(axis for _, axis in cutting.exits),
-            tiles=cutting.tiles,
-            kept=tuple(sorted(cutting.kept)),
-        )
-
-    def _facts(self, candidate: SplitCandidate) -> RegionFacts:
-        timeline = self.timeline
-        name, axis = candidate.cutting.exits[0]
-        return RegionFacts(
-            extent=timeline.view.tensors[name].shape[axis],
-            halo_percent=100 * candidate.cost.added_ns / max(1, candidate.cost.whole_time_ns),
-            peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[candidate.start : candidate.stop]),
-            peak_after_bytes=self.fixed_bytes + candidate.peak_bytes,
-            time_before_ns=candidate.cost.whole_time_ns,
-            time_after_ns=candidate.cost.time_ns,
+            tuple(each.cutting for each in proposal.regions),
         )
 
     def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:

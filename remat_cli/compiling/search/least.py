@@ -1,0 +1,71 @@
+"""Splits of least memory within the time allowed: a ladder of ever smaller ones, and where on it to look."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from remat_cli.compiling.planned import OneModel
+from remat_cli.compiling.search.loop import KeepRule, Known, SplitTrial, search
+from remat_cli.compiling.search.tiles import TileCandidate, Tiles
+from remat_cli.splitting.tiles.propose import SplitProposal
+
+RUNGS = 16  # budgets tried for `min`, each a part below the last
+RUNG_SHARES = (0.85, 0.95, 0.985)  # of the last one: ever smaller steps, where a larger one leads nowhere
+RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
+
+
+@dataclass(frozen=True)
+class LeastSplits:
+    """Proposes by bisection splits to measure, then those to plan that took no longer than allowed, the least first.
+
+    Estimates err alike along the ladder: what the last trial cost, against what was estimated, says where to look.
+    """
+
+    tiles: Tiles
+
+    def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
+        """The next place to look follows from what the last one cost."""
+        task, steps = self.tiles.task, list(ladder(self.tiles))
+        least_ns, allowed_ns = task.question.baseline.time_ns, task.allowed_ns
+        fits: list[SplitTrial] = []
+        low, high, error = 0, len(steps) - 1, 1.0
+        for _ in range(self.tiles.most_trials):
+            if low > high:
+                break
+            near = (i for i, proposal in enumerate(steps) if error * proposal.added_ns <= allowed_ns)
+            probe = min(high, max(low, max(near, default=low)))
+            yield TileCandidate(self.tiles, steps[probe], is_probe=True)
+            trial = known.trial
+            if trial is not None and trial.least_ns <= least_ns + allowed_ns:
+                fits.append(trial)
+                low = probe + 1
+            else:
+                high = probe - 1
+            if trial is not None:
+                error = max(0, trial.least_ns - least_ns) / max(1, steps[probe].added_ns)
+        yield from reversed(fits)
+
+
+def hold_least(tiles: Tiles) -> OneModel | None:
+    """The split of least memory whose plan takes no longer than the overhead allows."""
+    return search(LeastSplits(tiles), KeepRule(admits=tiles.task.is_allowed), tiles.task.progress)
+
+
+def ladder(tiles: Tiles) -> Iterator[SplitProposal]:
+    """Proposals for ever smaller budgets, as long as their estimated overhead is not far too large.
+
+    Where a rung cannot be reached, or is too dear, smaller steps go on from the last one.
+    """
+    task = tiles.task
+    target = task.question.baseline.peak - task.whole.profile.fixed_bytes
+    shares = list(RUNG_SHARES)
+    for _ in range(RUNGS):
+        proposal = next(iter(tiles.propose(int(target * shares[0]))), None)
+        if proposal is None or proposal.added_ns > RUNG_MARGIN * task.allowed_ns:
+            shares.pop(0)
+            if not shares or task.progress.should_stop():
+                return
+            continue
+        target = int(target * shares[0])
+        if proposal.regions:
+            target = min(target, proposal.peak_bytes)
+            yield proposal

@@ -1,0 +1,174 @@
+"""The one loop of every search for splits: propose, build, compare bits, measure, plan, write, keep the best.
+
+Where to look next is a `Proposer`'s business, how a candidate is built and planned the candidate's own, and which plan
+is kept a `KeepRule`'s. What all of them are given is a `SplitTask`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from remat_cli.base import progress as stages
+from remat_cli.base.progress import Progress
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search, answer
+from remat_cli.compiling.write import write_within_budget
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.splits import Splitting
+from remat_cli.core.values.profile import Profile
+from remat_cli.core.values.sizes import Dim
+
+Tighter = Callable[[], OneModel | Refused | None]
+"""Plans again for what holds less."""
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """What splits are searched for: `whole` is the plan without any, `began` when the whole search began."""
+
+    whole: OneModel | Refused
+    question: BudgetQuestion
+    request: CompileRequest
+    work: Path
+    progress: Progress
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def allowed_ns(self) -> float:
+        """By how much a plan of least memory may take longer than the baseline."""
+        return self.question.baseline.time_ns * float(self.request.search.max_overhead_share)
+
+    def rank(self, planned: OneModel) -> int:
+        """Less is better: memory for `min`, time otherwise."""
+        return planned.written.plan.peak if self.question.least else planned.plan.time_ns
+
+    def better(self, one: OneModel, other: OneModel) -> OneModel:
+        """The plan that ranks first; of equals the one that was there before."""
+        return min(one, other, key=self.rank)
+
+    def is_allowed(self, planned: OneModel) -> bool:
+        """Whether a plan costs no more time than the user allows."""
+        return self.request.search.allows(planned.plan.time_ns, self.question)
+
+    def plan(
+        self,
+        trial: SplitTrial,
+        problem: Problem,
+        search: Search,
+        heeded: Callable[[BudgetAnswer], BudgetAnswer] = lambda found: found,
+    ) -> OneModel | Refused:
+        """Plan and write a split model like any model; `heeded` sees the answer before it is written."""
+        names = tuple(op.name for op in trial.prepared.graph.ops)
+        asked = replace(self.question, problem=problem, names=names)
+        solving = time.monotonic()
+        first = replace(
+            self.whole.refused(heeded(answer(asked, search, self.progress))),
+            prepared=trial.prepared,
+            platform=self.whole.platform.of_model(trial.prepared.graph, trial.profile),
+            splitting=trial.splitting,
+            dims=trial.dims,
+        )
+        found = write_within_budget(first, search, self.progress)
+        return found.solved_since(solving).searched_since(self.began)
+
+
+class Candidate(Protocol):
+    """A way to split the model that may be tried."""
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it is measured and no more, for its proposer to see; where it is worth a plan its trial follows."""
+
+    def measure(self) -> SplitTrial | None:
+        """Build it, compare its bits with the whole model's, and measure it; None: it cannot be used."""
+
+    def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
+        """Plan and write what was measured; None: that is not worth a solver's time, or was interrupted."""
+
+
+@dataclass(frozen=True)
+class SplitTrial:
+    """A candidate, built and measured: its model, what its ops cost, what a plan file says of its tiles.
+
+    `dims` are the dimensions of tensors for all sizes, where there are many.
+    """
+
+    candidate: Candidate
+    prepared: Prepared
+    profile: Profile
+    splitting: Splitting
+    dims: Mapping[str, tuple[Dim, ...]] | None = None
+
+    @property
+    def least_ns(self) -> int:
+        """Time of all ops, once each."""
+        return sum(cost.time_ns for cost in self.profile.ops)
+
+
+@dataclass
+class Known:
+    """What a search has found out so far: what became of its last candidate, and the best plan of all."""
+
+    trial: SplitTrial | None = None
+    found: OneModel | Refused | None = None
+    best: OneModel | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the last candidate led to the plan that is the best."""
+        return self.found is not None and self.found is self.best
+
+
+class Proposer(Protocol):
+    """Says what is tried, one after another."""
+
+    def propose(self, known: Known) -> Iterable[Candidate | SplitTrial]:
+        """Candidates in the order in which they are tried, or trials, already measured, that shall be planned.
+
+        When the next one is asked for, `known` says what became of the one before.
+        """
+
+
+@dataclass(frozen=True)
+class KeepRule:
+    """Which plans are admitted, which of two is kept, and when there need be no other; by default the first one.
+
+    After `ends` on the clock any plan that was found is enough.
+    """
+
+    admits: Callable[[OneModel], bool] = lambda found: True
+    better: Callable[[OneModel, OneModel], OneModel] = lambda kept, found: found
+    is_enough: Callable[[OneModel], bool] = lambda found: True
+    ends: float = math.inf
+
+
+def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel | None:
+    """The best plan, by the rule, of what is proposed; None: there is none.
+
+    Once the user has asked to stop nothing more is built, and what was measured before is still planned.
+    """
+    known = Known()
+    for proposed in proposer.propose(known):
+        known.trial = proposed if isinstance(proposed, SplitTrial) else _measured(proposed, progress)
+        is_planned = known.trial is not None and (isinstance(proposed, SplitTrial) or not proposed.is_probe)
+        known.found = known.trial.candidate.plan(known.trial) if known.trial is not None and is_planned else None
+        if isinstance(known.found, OneModel) and rule.admits(known.found):
+            known.best = known.found if known.best is None else rule.better(known.best, known.found)
+        if known.best is not None and (rule.is_enough(known.best) or time.monotonic() > rule.ends):
+            break
+    return known.best
+
+
+def _measured(candidate: Candidate, progress: Progress) -> SplitTrial | None:
+    """What building and measuring a candidate shows, unless the user has asked, or asks, to stop."""
+    if not progress.should_stop():
+        with stages.giving_way(progress):
+            return candidate.measure()
+    return None

@@ -1,0 +1,328 @@
+"""Loops in a model for all sizes of a family: which regions, in how many tiles; how they are built and planned.
+
+Dimensions are learnt from runs at small sizes and checked at the largest. Regions that hold large tensors run in a
+Loop; what they hold is estimated here.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remat_cli.base import progress as stages
+from remat_cli.base.processes import available_cores
+from remat_cli.base.units import format_bytes
+from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.search.family_dims import dims_of_all
+from remat_cli.compiling.search.family_loops import prepare_loops
+from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
+from remat_cli.compiling.search.split_model import profile_split
+from remat_cli.compiling.search.tables import with_positions_looked_up
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.schedule.loops import loop_name
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
+from remat_cli.core.values.family import told
+from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.core.values.sizes import SizeFamily
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.loops.expands import without_expands
+from remat_cli.splitting.loops.known_shapes import with_known_shapes
+from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
+from remat_cli.splitting.loops.loop_estimate import LoopEstimate
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
+from remat_cli.splitting.loops.loops import looped
+from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.loops.window_bits import window_refusal
+from remat_cli.splitting.loops.window_estimate import halo_percent
+from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.tiles.view import ModelView, view_model
+
+MOST_TILES = 512
+LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
+MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
+ROW_STEP = 64
+THREADS = 8  # bits hold on up to so many, or on as many as there are
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Regions in loops, their tiles, and what is held at the largest sizes by estimate.
+
+    `launches` is how many ops the loops run in all, which is what tiles cost.
+    """
+
+    regions: tuple[LoopRegion, ...]
+    tilings: tuple[Tiling, ...]
+    peak_bytes: int
+    launches: int
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Finds and builds loops of one model for many sizes; holds no state but what was found out about the model."""
+
+    task: SplitTask
+
+    def ladder(self) -> list[Rung]:
+        """Rungs that hold ever less; none of which another one holds no more and launches no more ops."""
+        found: list[Rung] = []
+        for rung in sorted(self.rungs, key=lambda each: (each.peak_bytes, each.launches)):
+            if not found or rung.launches < found[-1].launches:
+                found.append(rung)
+        return found[::-1]
+
+    def with_dims(self, found: OneModel) -> OneModel:
+        """A plan that knows its tensors' dimensions for all sizes, beside those that it knows."""
+        path = found.prepared.reference_path
+        return replace(found, dims=dims_of_all(found.prepared, path, self._family, found.dims or {}))
+
+    @property
+    def _family(self) -> SizeFamily:
+        family = self.task.request.conditions.family
+        assert family is not None
+        return family
+
+    @cached_property
+    def sized(self) -> SizedView:
+        """The model at its largest sizes, with dimensions for all sizes, without what its ops can do without."""
+        prepared = self.task.whole.prepared
+        threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
+        dims = dims_of_all(prepared, prepared.reference_path, self._family)
+        lean = with_known_shapes(without_expands(prepared.reference, dims), dims)
+        least_bytes = LEAST_SHARE * self.task.question.baseline.peak
+        large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
+        opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
+        types = {**prepared.facts.types, **opened.types}
+        view = self._view(opened.model, types, threads)
+        tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
+        view = view if tabled is view.model else self._view(tabled, types, threads)
+        return SizedView(view, {**dims, **opened.dims})
+
+    def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
+        prepared = self.task.whole.prepared
+        graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
+        return view_model(lean, graph, prepared.layout_block, threads)
+
+    @cached_property
+    def _profile(self) -> Profile:
+        """What its ops cost as they are."""
+        whole = self.task.whole
+        costs = {op.name: cost for op, cost in zip(whole.prepared.graph.ops, whole.profile.ops, strict=True)}
+        ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in self.sized.view.graph.ops)
+        return msgspec.structs.replace(whole.profile, ops=ops)
+
+    @cached_property
+    def rungs(self) -> tuple[Rung, ...]:
+        """All regions and tiles that may be tried."""
+        return tuple(self._all_rungs())
+
+    def _all_rungs(self) -> Iterator[Rung]:
+        """Loops around ever smaller tensors, in ever more tiles, that hold less than the whole by estimate."""
+        peak = self.task.question.baseline.peak
+        sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        for least_bytes in sizes:
+            if self.task.progress.should_stop():
+                return
+            loops = find_loops(self.sized, least_bytes)
+            taken = {op for region in loops for op in region.ops}
+            windows = find_windows(self.sized, least_bytes, taken)
+            for regions in (loops, [*loops, *windows] if windows else []):
+                yield from (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+
+    def _rungs_of(self, regions: Sequence[LoopRegion]) -> Iterator[Rung]:
+        """The same regions in ever more tiles."""
+        before, tiles = None, 2
+        while regions and tiles <= MOST_TILES:
+            rung = self._rung(regions, tiles)
+            if rung is not None and before is not None and rung.tilings == before.tilings:
+                break  # more tiles are too short for their bits to be proved
+            if rung is not None:
+                yield rung
+            before = rung
+            tiles *= 2
+
+    def _rung(self, regions: Sequence[LoopRegion], tiles: int) -> Rung | None:
+        chosen = [(region, self._finest(region, tiles)) for region in regions]
+        proved = [(region, tiling) for region, tiling in chosen if tiling is not None]
+        if not proved:
+            return None
+        regions, tilings = zip(*proved, strict=True)
+        estimate = LoopEstimate(self.sized, tuple(regions), tuple(tilings), self._profile)
+        pairs = zip(regions, tilings, strict=True)
+        launches = sum(-(-self._length(region) // tiling.rows) * len(region.ops) for region, tiling in pairs)
+        return Rung(tuple(regions), tuple(tilings), estimate.peak_bytes, launches)
+
+    def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
+        """So many tiles, or the most below that whose bits are proved."""
+        counts = (tiles >> halved for halved in range(tiles.bit_length() - 1))
+        return next((found for count in counts if (found := self._tiling(region, count)) is not None), None)
+
+    def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
+        """Tiles of as many rows as so many of the largest size have, in whole steps; None where bits may differ."""
+        length = self._length(region)
+        rows = -(-length // tiles)
+        rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
+        key = (self._kind(region), rows)
+        if key not in self._proofs:
+            is_whole = rows >= length
+            is_refused = not is_whole and self._refusal(region, Tiling(rows)) is not None
+            if is_refused:
+                self._refused.append((region, Tiling(rows)))
+            self._proofs[key] = not (is_whole or is_refused)
+        return Tiling(rows) if self._proofs[key] else None
+
+    def _refusal(self, region: LoopRegion, tiling: Tiling) -> tuple[int, Mapping[str, int]] | None:
+        """The op, and a size, of which tiles may have other bits."""
+        look = refusal if region.windows is None else window_refusal
+        return look(self.sized, region, tiling, self._family)
+
+    def obstacle(self) -> str | None:
+        """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.
+
+        Where none of the refused ones would, what the others hold; None: none was refused.
+        """
+        if not self._refused:
+            return None
+        wanted = next((each for each in self._refused if self._would_fit(*each)), None)
+        if wanted is None:
+            lowest_bytes = min(rung.peak_bytes for rung in self.rungs)
+            return f"in the tiles that were tried the model needs {format_bytes(lowest_bytes)} at least, by estimate"
+        region, tiling = wanted  # the largest tensor, in the fewest tiles
+        found = self._refusal(region, tiling)
+        if found is None:
+            return None
+        op, sizes = found
+        text = f"tiles of op {self.sized.view.graph.ops[op].name} may have other bits at {told(sizes)}"
+        loops = [each for each in self._refused if each[0].windows is None]
+        parts = (proved_part(self.sized, *refused, self._family) for refused in loops[:MOST_TOLD])
+        ranges = [
+            each for part in parts if part is not None for each in part.ranges if each.name == region.length.symbol
+        ]
+        if not ranges:
+            return text
+        widest = max(ranges, key=lambda each: each.high)
+        return f"{text}; some are proved to have the same for --dim {widest}"
+
+    def _would_fit(self, region: LoopRegion, tiling: Tiling) -> bool:
+        """Whether refused tiles would hold little enough, by estimate, with the finest proved ones beside them.
+
+        All regions of the same kind are cut alike.
+        """
+        if not self.rungs:
+            return True
+        rising = sorted(self.rungs, key=lambda each: each.launches)
+        finest = {tuple(tuple(each.ops) for each in rung.regions): rung for rung in rising}
+        needed_bytes = min(self._with_refused(rung, region, tiling) for rung in finest.values())
+        lowest_bytes = min(rung.peak_bytes for rung in self.rungs)
+        return (
+            needed_bytes < lowest_bytes if self.task.question.least else needed_bytes <= self.task.question.budget_bytes
+        )
+
+    def _with_refused(self, rung: Rung, region: LoopRegion, tiling: Tiling) -> int:
+        """What regions of a rung would hold, by estimate, together with one in tiles that were refused."""
+        pairs = [(region, tiling)]
+        for other, proved in zip(rung.regions, rung.tilings, strict=True):
+            if not set(other.ops) & set(region.ops):
+                pairs.append((other, tiling if self._kind(other) == self._kind(region) else proved))
+        regions, tilings = zip(*pairs, strict=True)
+        return LoopEstimate(self.sized, regions, tilings, self._profile).peak_bytes
+
+    @cached_property
+    def _refused(self) -> list[tuple[LoopRegion, Tiling]]:
+        return []
+
+    def _kind(self, region: LoopRegion) -> object:
+        """What regions have in common whose proofs are the same, such as those of all layers."""
+        ops = frozenset(region.ops)
+        if ops not in self._kinds:
+            kinds = ops if region.windows is not None else frozenset(kinds_of(self.sized, region))
+            self._kinds[ops] = region.length, kinds
+        return self._kinds[ops]
+
+    @cached_property
+    def _kinds(self) -> dict[frozenset[int], object]:
+        return {}
+
+    @cached_property
+    def _proofs(self) -> dict[object, bool]:
+        return {}
+
+    def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
+        """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
+        buffers = {
+            loop_name(self.sized.view.graph.ops[min(region.own)].name): max(
+                self._profile.ops[op].workspace_bytes for op in region.own
+            )
+            for region in rung.regions
+            if region.windows is not None
+        }
+        ops = (
+            msgspec.structs.replace(cost, workspace_bytes=cost.workspace_bytes + buffers.get(cost.name, 0))
+            for cost in profile.ops
+        )
+        return msgspec.structs.replace(profile, ops=tuple(ops))
+
+    def record(self, rung: Rung) -> Splitting:
+        """What a plan file says of the loops."""
+        whole = self.task.whole
+        pairs = list(zip(rung.regions, rung.tilings, strict=True))
+        return Splitting(
+            regions=tuple(_region(self.sized, region, tiling, self._length(region)) for region, tiling in pairs),
+            facts=tuple(self._facts(region, tiling, rung) for region, tiling in pairs),
+            whole_sha256=whole.prepared.reference_sha256,
+            whole_profile=whole.profile,
+            whole_floor_bytes=whole.answer.run.floor.bytes,
+        )
+
+    def _facts(self, region: LoopRegion, tiling: Tiling, rung: Rung) -> RegionFacts:
+        before, halo = self.task.whole.answer.question.baseline.peak, halo_percent(self.sized, region, tiling)
+        return RegionFacts(self._length(region), halo, before, rung.peak_bytes, 0, 0)
+
+    def _length(self, region: LoopRegion) -> int:
+        return region.length.at(self.task.request.conditions.dims)
+
+
+@dataclass(frozen=True)
+class LoopCandidate:
+    """A rung that is built and planned; `tighter` plans for what holds less than it does."""
+
+    loops: Loops
+    rung: Rung
+    tighter: Tighter | None = field(default=None, repr=False)
+    is_probe: bool = False
+
+    def measure(self) -> SplitTrial | None:
+        """Write the loops, see that bits are those of the whole, and measure; None where they are not."""
+        loops, task = self.loops, self.loops.task
+        folder = Path(tempfile.mkdtemp(prefix="loops_", dir=task.work))
+        model = looped(loops.sized, self.rung.regions, self.rung.tilings)
+        prepared = prepare_loops(task.whole.prepared, model.model, folder)
+        if prepared is None:
+            return None
+        profile = loops.with_buffers(profile_split(prepared, task.whole, task.progress), self.rung)
+        return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
+
+    def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
+        """Plan and write the loops; None where Ctrl-C ends that."""
+        task = self.loops.task
+        problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
+        with stages.giving_way(task.progress):
+            return replace(task.plan(trial, problem, task.request.search), tighter=self.tighter)
+        return None
+
+
+def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:
+    names = [name for op in sorted(region.ops) for name in sized.view.makes[op] if name]
+    exits = [name for name in names if any(reader not in region.ops for reader in sized.view.readers[name])]
+    exits += [name for name in names if name in sized.kept and name not in exits]
+    return Region(
+        ops=tuple(sized.view.graph.ops[op].name for op in sorted(region.ops)),
+        exits=tuple(exits),
+        axes=tuple(region.axes[name] for name in exits),
+        tiles=-(-length // tiling.rows),
+    )
