@@ -174,15 +174,3 @@ def test_a_class_name_means_one_thing():
                 places[item.name].append(path.relative_to(PACKAGE))
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert not twice
-
-
-def test_no_module_gives_a_constant_two_values():
-    """The second would hide the first without a word: what a merge leaves behind that took both sides."""
-    twice = []
-    for path in PACKAGE.rglob("*.py"):
-        statements = ast.parse(path.read_text(encoding="utf-8")).body
-        targets = [each for statement in statements if isinstance(statement, ast.Assign) for each in statement.targets]
-        targets += [statement.target for statement in statements if isinstance(statement, ast.AnnAssign)]
-        names = [each.id for each in targets if isinstance(each, ast.Name)]
-        twice += [(path.name, name) for name in set(names) if names.count(name) > 1]
-    assert not twice

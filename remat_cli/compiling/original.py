@@ -78,7 +78,7 @@ def user_file(path: Path, *, has_seeds: bool) -> str:
 
 
 def as_read(original: Original, source: SourceModel, conditions: Conditions, path: Path) -> Original:
-    """What is compared with where the runtime does not run the user's file: the model as remat reads it, at `path`."""
+    """The original that stands in for a file which the runtime does not run: the model as remat reads it, at `path`."""
     made = "converted" if source.converted else "read"
     name = _name(f"the model as it was {made} from {source.path.name}", conditions)
     return Original(path, name, original.settings, original.feeds, f"{original.key} as read")

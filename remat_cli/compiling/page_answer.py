@@ -131,7 +131,7 @@ def page_by(question: PagingQuestion, pager: Pager, limits: Limits, uncounted_by
 
 
 def paged_solution(found: PagedAnswer, problem: Problem, whole: Plan) -> SolutionReport:
-    """The same as reports have it, what moves and what that stalls among its facts; `whole` is the baseline."""
+    """The solution for reports, with what moves and what that stalls among its facts; `whole` is the baseline."""
     solution = solution_report(found.run, problem, whole)
     if not found.paged:
         return solution

@@ -141,20 +141,20 @@ class Answered:
         return {field.name: getattr(self, field.name) for field in fields(Answered)}
 
     def as_model(self, written: WrittenModel) -> OneModel:
-        """The same written as one model."""
+        """What was planned, with the model that was written."""
         return OneModel(**self.known, written=written)
 
     def refused(self, answer: BudgetAnswer | None = None) -> Refused:
-        """The same without a plan that runs, with another answer if there is one."""
+        """What was planned, told as refused, with another answer if there is one."""
         return Refused(**self.known | ({} if answer is None else {"answer": answer}))
 
     def searched_since(self, began: float) -> Self:
-        """The same of a search that began then and has just ended, by default with what its solver found."""
+        """What was planned by a search that began then and has just ended, by default with what its solver found."""
         span = self.span or self._span_since(began)
         return replace(self, span=replace(span, began=began, ended=time.monotonic()))
 
     def solved_since(self, began: float) -> Self:
-        """The same, whose solver began then."""
+        """What was planned, by a solver that began then and has just ended."""
         return replace(self, span=self._span_since(began))
 
     def _span_since(self, began: float) -> SearchSpan:
@@ -162,7 +162,7 @@ class Answered:
         return SearchSpan(began, time.monotonic(), None if found_after is None else began + found_after)
 
     def cut_short(self) -> Self:
-        """The same of a search that was told to end: what there was by then, which proves nothing."""
+        """What was planned until a search was told to end, which proves nothing."""
         run = cut_short(self.answer.run, is_split=self.splitting is not None)
         return replace(self, answer=replace(self.answer, run=run), obstacle=None)
 
@@ -209,7 +209,7 @@ class Sessions(Answered):
     best_single: Plan | None = None
 
     def refused(self, answer: BudgetAnswer | None = None) -> Refused:
-        """The same without a plan that runs, with another answer if there is one."""
+        """What was planned, told as refused, with another answer if there is one."""
         return replace(super().refused(answer), single=self.single)
 
     @property

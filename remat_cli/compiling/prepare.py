@@ -84,7 +84,7 @@ class Prepared:
     was_long: bool = False
 
     def without_form(self) -> "Prepared":
-        """The same model, not to be written in the steady form."""
+        """The prepared model, not to be written in the steady form."""
         return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
 
     @property

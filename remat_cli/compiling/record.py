@@ -156,7 +156,7 @@ def elsewhere(plan: PlanFile) -> tuple[str, ...]:
 
 
 def _moved(device: str, profile: Profile) -> list[str]:
-    """What is different here from where a profile was made; an estimate was made nowhere."""
+    """Compare processor and runtime with those of a measured profile, and say what differs."""
     made = profile.provenance
     if not made.measured:
         return []

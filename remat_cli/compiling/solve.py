@@ -216,7 +216,7 @@ def refusal(problem: Problem, solver: Solver | Pager, names: Sequence[str]) -> s
 
 
 def unsolved(question: BudgetQuestion, search: Search) -> BudgetAnswer:
-    """What is known of a question before any solver has looked at it: the floor of single ops."""
+    """The answer before any solver has looked at a question: the floor of single ops, and no plan."""
     floor = working_set_floor(question.problem)
     run = SolverRun(
         solver=search.solver.name,
@@ -255,7 +255,7 @@ def answer_again(first: BudgetAnswer, slack_bytes: Sequence[int], search: Search
 
 
 def proved_status(run: SolverRun, plan: Plan) -> Status:
-    """What is known of a plan under the bound of a run that did not find it."""
+    """The status of a plan under the bound of a run that did not find it: optimal where it takes no longer."""
     is_proved = run.bound_ns is not None and plan.time_ns <= run.bound_ns
     return Status.OPTIMAL if is_proved else Status.FEASIBLE
 

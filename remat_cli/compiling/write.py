@@ -97,7 +97,7 @@ def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
 
 
 def write_with_room(planned: OneModel, room_bytes: int, search: Search, progress: Progress) -> OneModel | Refused:
-    """Like `write_within_budget`, with so many bytes of the budget left over."""
+    """Write the model within its budget and leave so many bytes of that over."""
     answer, budget_bytes = planned.answer, planned.answer.question.budget_bytes
     if answer.plan is None or answer.plan.peak > budget_bytes - room_bytes:
         answer = answer_again(answer, (room_bytes,), search, progress)
@@ -296,7 +296,7 @@ def _packed_away(model: Any, packing: PackingRules) -> dict[str, int]:
 
 
 def _kept_in_loops_bytes(model: Any, packing: PackingRules) -> int:
-    """Of small weights that the form moves into loops, whose bodies keep originals beside packed copies."""
+    """Bytes of small weights that the form moves into loops, whose bodies keep originals beside packed copies."""
     moved = in_loops(model)
     return sum(size_bytes for name, size_bytes in _packed_away(model, packing).items() if name in moved)
 

@@ -37,7 +37,7 @@ def paging_lines(report: PagingReport) -> list[str]:
 
 
 def all_paging_lines(report: PagingReport) -> list[str]:
-    """The same with every tensor and all weights."""
+    """Lines on what pages, with every tensor and all weights."""
     tensors = tensor_lines(report.tensors, len(report.tensors))
     return [*_heading(report), *tensors, *weight_lines(report, report.weights)]
 

@@ -71,7 +71,7 @@ def paging_report(
 
 
 def _weights(graph: Graph, paged: PagedPlan) -> Iterator[PagedWeightsReport]:
-    """What is read of weights, in the order of sessions."""
+    """Report the weights that each session reads, in the order of sessions."""
     sessions, ticks = paged.sessions, paged.paging.memory.link.ticks
     starts = {m.tensor: m.start for m in paged.schedule.transfers if m.direction == "read"}
     packed = {tensor.uses[-1]: tensor.size_bytes for tensor in sessions.packed}

@@ -126,7 +126,7 @@ def solution_report(run: SolverRun, problem: Problem, baseline: Plan) -> Solutio
 
 
 def with_paging(solution: SolutionReport, paging: Paging, peak_bytes: int | None = None) -> SolutionReport:
-    """The same of a plan that pages: the makespan for the time, and what is held for the peak, or `peak_bytes`."""
+    """The solution of a plan that pages: its time is the makespan, its peak what is held, or `peak_bytes`."""
     spent = overhead_percent(paging.time_ns, solution.baseline_time)
     return msgspec.structs.replace(
         solution,

@@ -94,7 +94,7 @@ class Gating:
         return GatedModel(rewritten, peak_bytes, copied_bytes)
 
     def checked(self, gated: GatedModel, work: Path) -> GatedModel:
-        """The same if a session on the device runs it as planned, with the outputs of the CPU; else why it does not."""
+        """The gated model, if a session on the device runs it as planned with outputs of the CPU; else why not."""
         rewritten = gated.rewritten
         if rewritten is None:
             return gated

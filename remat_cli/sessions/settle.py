@@ -104,5 +104,5 @@ class SessionsSettling:
 
 
 def _noted(found: SessionsSettled, note: str) -> SessionsSettled:
-    """The same with a note for people."""
+    """What was found, with a note for people."""
     return replace(found, seen=msgspec.structs.replace(found.seen, notes=(*found.seen.notes, note)))

@@ -68,7 +68,7 @@ def verify_model(
 
 
 def _kept(request: VerifyRequest, many: ManySizes, seen: FamilySeen, progress: Progress) -> FamilySeen:
-    """The same with what a process keeps that ran small and large sizes in turn."""
+    """Measure what a process keeps that ran small and large sizes in turn."""
     progress.stage(stages.OTHER_SIZES)
     feeds = [(request.feeds, *many.other_feeds)[at] for at in rising_and_falling(many.all_sizes)]
     resident_bytes = resident_after(request.rewritten, feeds, request.settings(exact=False), progress.advance)

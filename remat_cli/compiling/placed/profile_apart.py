@@ -72,7 +72,7 @@ def profile_apart(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, 
 
 @dataclass(frozen=True)
 class _Keeper:
-    """Puts findings into the cache, one by one."""
+    """Writes each finding into the cache as soon as it is there."""
 
     cache: ProfileCache
     scope: CacheScope

@@ -238,7 +238,7 @@ def _plain(plan: PlanFile) -> PlanFile:
 
 
 def _rescheduled(plan: PlanFile, schedule: Schedule) -> PlanFile:
-    """The same problem under another schedule."""
+    """The plan file with another schedule of the same problem."""
     bare = msgspec.structs.replace(plan, schedule=schedule, paging=None)
     problem = bare.problem()
     return msgspec.structs.replace(bare, instances=graph_instances(plan.graph, problem, simulate(problem, schedule)))

@@ -59,7 +59,7 @@ def has_open_sizes(prepared: Prepared) -> bool:
 
 
 def _as_given(prepared: Prepared, work: Path) -> Prepared:
-    """The same with the file as a session optimises it that is given no sizes, and what a run of that showed."""
+    """Optimise the file without telling the session any sizes, run it once, and keep what that showed."""
     raw, path, conditions = work / "as_given.raw.onnx", work / "as_given.onnx", prepared.conditions
     optimize(
         prepared.original_path,

@@ -27,7 +27,7 @@ def kinds_of(graph: Graph, known: Mapping[str, Dims]) -> tuple[Kind, ...]:
 
 
 def no_kinds(graph: Graph) -> tuple[Kind, ...]:
-    """The same where the runtime knows no shape."""
+    """As many kinds as there are tensors, where the runtime knows no shape."""
     return (None,) * len(graph.tensors)
 
 
@@ -58,7 +58,7 @@ def known_dims(model: Any, graph: Graph, conditions: Conditions) -> dict[str, Di
 
 
 def inside(rewritten: Rewritten, graph: Graph, conditions: Conditions) -> Inside | None:
-    """What is known in the branch of the steady form; None where that is not wanted, or cannot be written."""
+    """What the runtime knows in the branch of the steady form; None where the form is not wanted or not possible."""
     model = raise_opset(rewritten.model, OLDEST_OPSET, graph) if conditions.may_be_steady else None
     if model is None or not can_be_steady(model):
         return None

@@ -26,7 +26,7 @@ def fastest_within(
     live_bytes = most_live_bytes - int(FIRST_SHARE * budget.bytes)
     for number in range(tries):
         found = plan_for(live_bytes) if live_bytes > 0 else None
-        if not isinstance(found, OneModel):
+        if found is None or isinstance(found, Refused):
             break
         left_bytes = budget.bytes - needs(found)
         if left_bytes >= 0 and (best is None or found.plan.time_ns < best.plan.time_ns):

@@ -56,7 +56,7 @@ def device_verify_lines(report: SessionsVerifyReport, style: Style) -> list[str]
 
 
 def placed_verify_lines(report: SessionsVerifyReport, seen_lines: Sequence[str], style: Style) -> list[str]:
-    """The same with lines of what verification showed of what moves."""
+    """The verdict of a verification, with lines of what it showed of what moves."""
     seen = report.verification
     return [
         report.verdict_parts.line(style),

@@ -18,7 +18,7 @@ def device_inspect_lines(report: PlacedInspectReport, style: Style) -> list[str]
 
 
 def placed_inspect_lines(report: PlacedInspectReport, moved_lines: Sequence[str], style: Style) -> list[str]:
-    """The same with lines of what moves."""
+    """The lines of an inspected placement, with those of what moves."""
     where = f"{plural(report.ops, 'op')} on {report.device}, {plural(report.segments, 'session')}"
     lines = [inspect_verdict(report).line(style), style.paint(report.path, "strong") + f"  ({where})"]
     # Time and what it is compared with.

@@ -54,7 +54,7 @@ def inspect_placed(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -
 def placed_inspection(
     path: Path, file: PlanFile, placed: PlacedPlan, memories: Sequence[MemoryReport], warnings: tuple[str, ...]
 ) -> PlacedInspectReport:
-    """The same of what each memory is known to hold."""
+    """Inspect a placed plan whose memories are known to hold this."""
     problem, place, solved = placed.problem, placed.placement, file.solved
     first, host = baseline(problem), memories[0]
     return PlacedInspectReport(

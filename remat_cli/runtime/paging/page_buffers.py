@@ -93,7 +93,7 @@ class PageBuffers:
         return PageBuffer(memoryview(home.pages)[begin : begin + size], size_bytes, home, begin)
 
     def take_apart(self, size_bytes: int) -> PageBuffer:
-        """The same for somebody who keeps it: the pages are a mapping of their own, which ends with its last reader."""
+        """A buffer for somebody who keeps it: its pages are a mapping of their own, which ends with its last reader."""
         with self._lock:
             self._hold(size_bytes)
         return PageBuffer(addresses(whole_pages(max(1, size_bytes))), size_bytes)

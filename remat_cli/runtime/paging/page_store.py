@@ -61,7 +61,7 @@ class PageStore(Protocol):
         ...
 
     def limit(self, most_bytes: int) -> None:
-        """What is kept for later may make no more than so many bytes with what is held."""
+        """Keep so little for later that it makes no more than so many bytes with what is held."""
         ...
 
     def room(self, name: str) -> HeldPage | None:
@@ -148,7 +148,7 @@ class FileStore:
         return contextlib.nullcontext()
 
     def limit(self, most_bytes: int) -> None:
-        """What is kept for later may make no more than so many bytes with what is held."""
+        """Keep so little for later that it makes no more than so many bytes with what is held."""
         self._buffers.limit(most_bytes)
 
     def room(self, name: str) -> HeldPage | None:

@@ -177,7 +177,7 @@ class _PagedRun:
         return time.perf_counter_ns() - self.began_ns
 
     def _wait(self, counts: tuple[int, ...]) -> None:
-        """Until so many transfers of each lane are over."""
+        """Wait until so many transfers of each lane are over."""
 
         def is_ready() -> bool:
             return self.failure is not None or all(a >= b for a, b in zip(self.done, counts, strict=True))
