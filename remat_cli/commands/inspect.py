@@ -37,11 +37,15 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
         ModelError: the file is neither, or cannot be used.
         MissingDependency: matplotlib is not installed.
     """
-    return with_picture(settings, path, lambda: _inspected(path, settings, progress), inspect_picture)
+    return with_picture(settings, path, lambda: inspect_alone(path, settings, progress), inspect_picture)
 
 
-def _inspected(path: Path, settings: Settings, progress: Progress) -> InspectReport:
-    """The report on a plan, or on a model that is measured now."""
+def inspect_alone(path: Path, settings: Settings, progress: Progress) -> InspectReport:
+    """Report on a plan, or on a model that is measured now; no picture is drawn.
+
+    Raises:
+        ModelError: the file is neither, or cannot be used.
+    """
     if is_plan(path):
         return _inspected_plan(path, settings)
     only_device(settings.devices)

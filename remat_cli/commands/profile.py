@@ -26,15 +26,26 @@ def profile_ops(model: Path, settings: Settings, progress: Progress) -> ProfileR
     """
     if settings.output is not None:
         check_target(settings.output, sources=(model,), overwrite=settings.force)
-    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
-        prepared = prepare(model, settings.conditions, work, progress)
-        platform = profile_model(prepared, settings.conditions, progress)
-    report = ProfileReport(model=str(model), profiles=platform.profiles, links=platform.links)
+    report = measure_ops(model, settings, progress)
     if settings.output is None:
         return report
     report = msgspec.structs.replace(report, output=str(settings.output))
     atomic_write(settings.output, render_json(report).encode())
     return report
+
+
+def measure_ops(model: Path, settings: Settings, progress: Progress) -> ProfileReport:
+    """Measure every op of a model on each device, and copies between them, without writing the report anywhere.
+
+    Raises:
+        InputError: the model, the inputs or the settings cannot be used.
+        RuntimeFailure: ONNX Runtime refuses the model, or nothing runs on a device.
+        MissingDependency: a device cannot be used.
+    """
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
+        prepared = prepare(model, settings.conditions, work, progress)
+        platform = profile_model(prepared, settings.conditions, progress)
+    return ProfileReport(model=str(model), profiles=platform.profiles, links=platform.links)
 
 
 def profile_afresh(model: Path, settings: Settings, progress: Progress) -> ProfileReport:

@@ -26,7 +26,7 @@ HOMES: dict[str, Any] = {
 }
 
 
-INNER = {"profile_ops": "_measured", "inspect_file": "_inspected"}
+INNER = {"profile_ops": "measure_ops", "inspect_file": "inspect_alone"}
 """Stories that check and write files around their own work."""
 
 
