@@ -214,15 +214,19 @@ class _Search:
         # As the file is given, and that in one pass: what a session makes of it, as it optimises no file twice.
         ports = self.source.interface
         for number, optimised_as in enumerate((OptimisedAs(ports), OptimisedAs(ports, passes=1)), 1):
-            folder = self.work / f"as_given_{number}"
-            folder.mkdir(exist_ok=True)
-            try:
-                other = self._seen(optimised_as, folder)
-            except ModelError:  # the runtime refuses this form
-                continue
-            if self._has_bits(other, original):
+            other = self._tried(optimised_as, number)
+            if other is not None and self._has_bits(other, original):
                 return self._noted(other, original), original, (*notes, OPEN.format(original.name))
         return usual, original, (*notes, OTHER_BITS.format(original.name))
+
+    def _tried(self, optimised_as: OptimisedAs, number: int) -> _Found | None:
+        """Another form; None where the runtime refuses it."""
+        folder = self.work / f"as_given_{number}"
+        folder.mkdir(exist_ok=True)
+        try:
+            return self._seen(optimised_as, folder)
+        except ModelError:
+            return None
 
     def _seen(self, optimised_as: OptimisedAs, folder: Path) -> _Found:
         """A form, known from the cache or looked at in a run."""

@@ -183,9 +183,7 @@ def _solve(
         prepare_kernels(search.solver, problem, progress)
     progress.stage(stages.SOLVING)
     run = run_solver(problem, search.solver, _limits(question, search, progress), start)
-    if early is None or early.plan is None or (run.plan is not None and run.plan.time_ns <= early.plan.time_ns):
-        return run
-    return replace(run, plan=early.plan, status=proved_status(run, early.plan))
+    return run if early is None else better_of(run, early)
 
 
 def _look(
@@ -207,6 +205,13 @@ def _is_settled(run: SolverRun, problem: Problem, search: Search) -> bool:
     if run.plan is None or run.bound_ns is None:
         return run.status in (Status.OPTIMAL, Status.INFEASIBLE)
     return run.plan.time_ns - run.bound_ns <= search.limits.gap * problem.baseline_time_ns
+
+
+def better_of(run: SolverRun, early: SolverRun) -> SolverRun:
+    """A run with the plan of the look before it, should it have found none as good."""
+    if early.plan is None or (run.plan is not None and run.plan.time_ns <= early.plan.time_ns):
+        return run
+    return replace(run, plan=early.plan, status=proved_status(run, early.plan))
 
 
 def refusal(problem: Problem, solver: Solver | Pager, names: Sequence[str]) -> str | None:

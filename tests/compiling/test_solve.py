@@ -61,5 +61,5 @@ def test_who_asks_it_to_stop_does_not_wait_for_kernels():
 def test_a_plan_of_the_look_is_kept_where_the_search_finds_no_better_one():
     asked = question(chain_training(8), 0.9)
     found = answer(asked, Search(make_solver("auto"), Limits(seconds=20.0)), silent()).run
-    assert stage._better(replace(found, plan=None, status=Status.NOT_FOUND), found).plan is found.plan
-    assert stage._better(found, found) is found
+    assert stage.better_of(replace(found, plan=None, status=Status.NOT_FOUND), found).plan is found.plan
+    assert stage.better_of(found, found) is found

@@ -191,7 +191,7 @@ def outside_bytes(program: Program, memory: int) -> int:
 
     The runtime's Python layer takes these from an allocator of its own, which cannot be capped.
     """
-    weights = sum(program.weights[name].size_bytes for m, name in _placed_weights(program) if m == memory)
+    weights = sum(program.weights[name].size_bytes for m, name in placed_weights(program) if m == memory)
     held: dict[str, int] = {}
     most = 0
     for action in program.actions:
@@ -211,13 +211,13 @@ def shared_weights(program: Program) -> dict[tuple[int, str], Any]:
     """
     places = {m: place_of_device(s) for s, m in zip(program.devices, program.memory_of, strict=True)}
     values = {}
-    for memory, name in _placed_weights(program):
+    for memory, name in placed_weights(program):
         value = placed_value(mapped_weight(Path(program.folder), program.weights[name]), places[memory])
         values[memory, name] = value if places[memory][0] == HOST_MEMORY else unowned(value)
     return values
 
 
-def _placed_weights(program: Program) -> list[tuple[int, str]]:
+def placed_weights(program: Program) -> list[tuple[int, str]]:
     """Weights that are put into a memory once for all its sessions, with the number of the memory.
 
     On the host those that several sessions read, since the runtime maps the others by itself; elsewhere every large

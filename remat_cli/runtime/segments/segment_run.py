@@ -168,9 +168,7 @@ class _Run:
                 self.spans[number] = (start, self._now())
             self.bytes_.append((before, tuple(self.held.held_bytes)))
             for name in action.drops:
-                for under_way in self.copying.pop(name, ()):
-                    under_way.result()  # the memory of a value is really free once the copies of it are over
-                self.held.drop(name)
+                self._drop(name)
         found = {name: self._output(name, arrays) for name in self.program.outputs}
         for name in list(self.held.values):
             self.held.get(name)  # a copy that nobody read must be over before the run is
@@ -237,6 +235,15 @@ class _Run:
     def _memory(self, name: str) -> str:
         """The name of the memory that a value is in."""
         return self.program.memories[self.program.values[name].memory]
+
+    def _drop(self, name: str) -> None:
+        """Let go of a value once the copies of it are over, so that its memory is really free.
+
+        By itself, since a name for a copy's future in the loop of actions would keep that copy's memory too.
+        """
+        for under_way in self.copying.pop(name, ()):
+            under_way.result()
+        self.held.drop(name)
 
     def _failure(self, opened: Opened, error: Exception) -> RuntimeFailure:
         """One line that names the device, and what memory lacked if that is why."""
