@@ -29,6 +29,7 @@ from remat_cli.autodiff.tape import (
     shape_of,
 )
 from remat_cli.base.errors import ConfigError, ModelError
+from remat_cli.base.present import present
 
 DOMAIN = "remat"
 CLASS_INDEX = ir.DataType.INT64
@@ -74,9 +75,8 @@ def _call(op_type: str, axis_matters: bool = False) -> Callable[[Recorder, ir.Va
 
     def write(recorder: Recorder, output: ir.Value, target: ir.Value, axis: int) -> ir.Value:
         attributes = {"axis": ir.Attr("axis", ir.AttributeType.INT, axis)} if axis_matters else {}
-        result = recorder.run(Call("loss", op_type, (output, target), attributes, domain=DOMAIN), [""])[0]
-        assert result is not None
-        return result
+        call = Call("loss", op_type, (output, target), attributes, domain=DOMAIN)
+        return present(recorder.run(call, [""])[0], f"the result of {op_type}")
 
     return write
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.reverse import rule_name
 from remat_cli.autodiff.tape import Rules
 from remat_cli.base.errors import ModelError
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.op_facts import has_body
 
 STATISTICS = frozenset({3, 4})  # inputs of BatchNormalization: running mean and variance
@@ -100,8 +101,7 @@ def _readers(graph: ir.Graph, rules: Rules) -> tuple[set[str], set[str]]:
 
 def _looks_trained(value: ir.Value) -> bool:
     """Not a lone number, and not a mask, which holds two different values only."""
-    tensor = value.const_value
-    assert tensor is not None
+    tensor = present(value.const_value, f"weight '{value.name}'")
     if tensor.size < 2:
         return False
     return tensor.size == 2 or tensor.size > MASK_ELEMENTS or len(np.unique(tensor.numpy())) != 2

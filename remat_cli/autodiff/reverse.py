@@ -9,6 +9,7 @@ import onnx_ir as ir
 from remat_cli.autodiff.rules import ZERO_GRADIENT
 from remat_cli.autodiff.tape import Call, Found, Rules, Tape, WrittenForm, may_be_float, shape_of
 from remat_cli.base.errors import RematError
+from remat_cli.base.present import present
 
 
 @dataclass
@@ -30,9 +31,7 @@ class Recorder:
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: ir.Attr | int | float | str) -> ir.Value:
         """Write and remember an op with one result that is not from the model, such as a part of a loss."""
         given = {attr.name: attr for attr in ir.convenience.convert_attributes(attributes)}
-        value = self.run(Call("", op_type, inputs, given), [""])[0]
-        assert value is not None
-        return value
+        return present(self.run(Call("", op_type, inputs, given), [""])[0], f"the result of {op_type}")
 
     def run(self, call: Call, names: Sequence[str | None]) -> tuple[ir.Value | None, ...]:
         """Write and remember an op; `names` are those of its results, "" for any, None for one that is left out."""

@@ -19,6 +19,7 @@ from remat_cli.autodiff.reverse import Recorder, write_gradients
 from remat_cli.autodiff.rules import RULES, chosen_rules
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Rules, Tape, element_type, shape_of
 from remat_cli.base.errors import ModelError
+from remat_cli.base.present import present
 from remat_cli.core.values.training import StepFacts, TrainOptions
 from remat_cli.onnx_io.read.load import STATE_KEY
 from remat_cli.onnx_io.read.normalise import lifted_constants
@@ -264,9 +265,7 @@ def _mover(tape: Tape, options: TrainOptions, ends: Ends) -> Move:
 
 
 def _first_value(graph: ir.Graph, name: str) -> Array:
-    tensor = graph.initializers[name].const_value
-    assert tensor is not None
-    return np.asarray(tensor.numpy())
+    return np.asarray(present(graph.initializers[name].const_value, f"weight '{name}'").numpy())
 
 
 def _finish(tape: Tape, ends: Ends) -> ir.Model:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import Phase
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name
@@ -211,9 +212,7 @@ Grads = Sequence[ir.Value | None]  # by output; None where none flows back
 
 def only(grads: Grads) -> ir.Value:
     """The gradient of an op's one result."""
-    grad = grads[0]
-    assert grad is not None
-    return grad
+    return present(grads[0], "a gradient")
 
 
 @dataclass(frozen=True)
@@ -237,15 +236,11 @@ class Call:
 
     def input(self, position: int) -> ir.Value:
         """An input that the op cannot do without."""
-        value = self.inputs[position]
-        assert value is not None
-        return value
+        return present(self.inputs[position], f"input {position} of {self.op_type}")
 
     def output(self, position: int = 0) -> ir.Value:
         """A result that exists."""
-        value = self.outputs[position]
-        assert value is not None
-        return value
+        return present(self.outputs[position], f"result {position} of {self.op_type}")
 
     def has(self, position: int) -> bool:
         """Whether an optional input is there."""

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
+from remat_cli.base.present import present
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.splits import Splitting
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
@@ -17,8 +18,7 @@ def sizes_to_check(plan: PlanFile) -> list[dict[str, int]]:
 
     The others follow in an order that neither rises nor falls; the other corners are among them.
     """
-    family = plan.request.family
-    assert family is not None
+    family = present(plan.request.family, "the sizes of a plan for many")
     rows = tuple(sorted(rows_of(plan.splitting)))
     chosen = random.Random(0)
     found = [dict(plan.request.dims), *({**plan.request.dims, **corner} for corner in family.corners)]

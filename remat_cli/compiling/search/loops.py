@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
@@ -83,9 +84,7 @@ class Loops:
 
     @property
     def _family(self) -> SizeFamily:
-        family = self.task.request.conditions.family
-        assert family is not None
-        return family
+        return present(self.task.request.conditions.family, "the sizes of a model for many")
 
     @cached_property
     def sized(self) -> SizedView:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.interface import fed_inputs, is_bound
 from remat_cli.onnx_io.write.assemble import light_copy
 
@@ -51,13 +52,13 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
     shapes |= {each.name: tuple(each.dims) for each in proto.graph.initializer}
     values: dict[str, npt.NDArray[np.generic]] = {}
     for value, nodes in readers.items():
-        assert value.shape is not None
-        assert value.dtype is not None
-        shape = value.shape.numpy()
+        shape = present(value.shape, f"the shape of '{value.name}'").numpy()
         told = (RULES[node.op_type, index](node, shapes, prod(shape)) for node, index in nodes)
         fitting = next((numbers for numbers in told if numbers is not None and len(numbers) == prod(shape)), None)
         if fitting is not None:
-            values[value.name or ""] = np.array(fitting, value.dtype.numpy()).reshape(shape)
+            values[value.name or ""] = np.array(
+                fitting, present(value.dtype, f"the type of '{value.name}'").numpy()
+            ).reshape(shape)
     return values
 
 

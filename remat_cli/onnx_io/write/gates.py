@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
+from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.gate_form import GateForm
 from remat_cli.onnx_io.read.default_order import captured_values
@@ -192,8 +193,7 @@ class _GateWriter:
             passage.token = unread[0] if unread else self._token(number, (through or step.reads)[0])
             if number == self.scene.guarded:
                 # Wait for the guard, which waits for the token itself where it is not the first op.
-                guard = self.scene.guard
-                assert guard is not None
+                guard = present(self.scene.guard, "the guard of a file")
                 begins_with = self.writer.count(f"remat_gate/{guard.name}", passage.token) if number else guard.rounds
                 guard_name = self.writer.fresh(guard.name, GUARD_RESULT)
                 self.writer.drafts.append(guard.draft(guard_name, begins_with))

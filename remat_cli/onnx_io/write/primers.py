@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.ort_rules.primers import COLUMNS, PREFIX, PRODUCTS, SMALL_BYTES, SMALL_PRODUCTS
 from remat_cli.ort_rules.steady import BODY
@@ -27,8 +28,7 @@ def primed(model: ir.Model) -> ir.Model:
     first nodes of the graph inside the steady form, where there is one. Nothing reads what they make.
     """
     new = model.clone()
-    fed = _fed(new)
-    assert fed is not None
+    fed = present(_fed(new), "an input that primers read")
     weight, none = _constant(new, "weight", WEIGHT), _constant(new, "none", np.zeros(0, np.bool_))
     graph = _packing_graph(new)
     nodes = list(_products(fed, weight, none))

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.files import atomic_path
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.write.packed import ENTRY, NOTHING_PACKED, PackedWeights
 
@@ -162,8 +163,7 @@ def _placed(model: ir.Model, data: Path | None) -> ir.Model:
     copy = model.clone()
     offsets = iter(_offsets(tensor.nbytes for tensor in _movable(copy)))
     for value in _weights(copy):
-        tensor = value.const_value
-        assert tensor is not None
+        tensor = present(value.const_value, f"weight '{value.name}'")
         if data is not None and _is_movable(tensor):
             name = value.name or ""
             offset = next(offsets)

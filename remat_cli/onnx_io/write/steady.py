@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.schedule.loops import is_loop, is_zero, zero_of
 from remat_cli.onnx_io.read.default_order import subgraphs
 from remat_cli.onnx_io.read.interface import dims_of, fed_inputs, port_of
@@ -55,8 +56,7 @@ def steady(model: ir.Model, form: SteadyForm, outside: Collection[str] = ()) -> 
     """
     new = model.clone()
     graph = new.graph
-    gated = waiting_input(new)
-    assert gated is not None
+    gated = present(waiting_input(new), "an input that ops wait for")
     writer = _Writer(graph, gated, names_in(new))
     nodes = list(graph)
     graph.remove(nodes)
@@ -208,8 +208,8 @@ class _Writer:
             ones = self.constant(f"ones{rank}", [1] * rank)
             shape = self.op(nodes, f"shape{number}", "Mul", [size, ones])
             result = self.op(nodes, f"filled{number}", "ConstantOfShape", [shape])
-            assert value.type is not None
-            filling = ir.tensor(np.zeros(1, value.type.dtype.numpy()))
+            kind = present(value.type, f"the type of '{value.name}'")
+            filling = ir.tensor(np.zeros(1, kind.dtype.numpy()))
             nodes[-1].attributes["value"] = ir.AttrTensor("value", filling)
             result.type = value.type
             result.shape = ir.Shape([f"{PREFIX}any{number}_{axis}" for axis in range(rank)])
@@ -234,8 +234,7 @@ def in_loops(model: ir.Model) -> frozenset[str]:
 
 def weight_bytes_of(model: ir.Model, form: SteadyForm) -> int:
     """Bytes of the constants that a model gets with the form, less those of loops, which need their zero no more."""
-    waiting = waiting_input(model)
-    assert waiting is not None
+    waiting = present(waiting_input(model), "an input that ops wait for")
     ranks = {len(value.shape or ()) for value in model.graph.outputs}
     zeros = sum(map(is_zero, model.graph.initializers))
     numbers = 1 + len(waiting.shape or ()) + sum(ranks) - zeros
@@ -291,8 +290,7 @@ def seen_through(model: ir.Model) -> ir.Model:
             _out_of_loop(graph, node)
     # Let all that read the view of an input read the input.
     gate = next(node for node in nodes if node.name == f"{PREFIX}input")
-    gated = gate.inputs[0]
-    assert gated is not None
+    gated = present(gate.inputs[0], "the input of the form's gate")
     gate.outputs[0].replace_all_uses_with(gated, replace_graph_outputs=True)
     graph.extend([node for node in nodes if not (node.name or "").startswith(PREFIX)])
     for value, now in zip(outer, graph.outputs, strict=True):

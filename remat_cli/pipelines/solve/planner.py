@@ -7,6 +7,7 @@ from itertools import pairwise
 import msgspec
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.base.present import present
 from remat_cli.pipelines.plan.chain import PeriodicSchedule, PipelineChain, PipelineStage
 from remat_cli.pipelines.plan.judge import simulate_pipeline
 from remat_cli.pipelines.solve.bounds import memory_bound, period_bound
@@ -210,8 +211,7 @@ def _proved(bound: int | None, tick: int, coarse: PipelineChain) -> int | None:
 
 def _slowed(plan: StagePlan, tick: int) -> StagePlan:
     """A plan in ticks as one in nanoseconds."""
-    assert plan.schedule is not None
-    schedule = plan.schedule
+    schedule = present(plan.schedule, "the schedule of a plan in ticks")
     starts = tuple(tuple(start * tick for start in each) for each in schedule.starts)
     moves = tuple(tuple(None if move is None else move * tick for move in each) for each in schedule.transfers)
     slowed = PeriodicSchedule(schedule.period * tick, schedule.devices, starts, moves)

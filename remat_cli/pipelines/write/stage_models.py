@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.onnx_io.read.interface import DATA_TYPES, dims_of, runtime_name
 from remat_cli.onnx_io.write.save import ALIGNMENT, SMALL_BYTES
@@ -53,8 +54,7 @@ class _Writer:
             for weight in used:
                 name = self._graph.weights[weight].name
                 # A weight in the data file, or a small one as it is.
-                tensor = self._weights[name]
-                assert tensor is not None
+                tensor = present(self._weights[name], f"weight '{name}'")
                 dtype = runtime_name(tensor.dtype)
                 if dtype in UNMOVED:
                     proto: onnx.TensorProto = ir.to_proto(tensor)

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.load import STATE_FILE_KEY, STATE_KEY, SourceModel, state_file
 from remat_cli.onnx_io.read.phases import PHASE_KEY
 from remat_cli.pipelines.plan.line import StepLinks, UpdateGroup
@@ -69,8 +70,7 @@ def split_step(source: SourceModel) -> StepPieces:
     proto: onnx.ModelProto = ir.to_proto(source.ir)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            held = source.ir.graph.initializers[tensor.name].const_value
-            assert held is not None
+            held = present(source.ir.graph.initializers[tensor.name].const_value, f"weight '{tensor.name}'")
             tensor.raw_data = held.tobytes()
             tensor.data_location = onnx.TensorProto.DEFAULT
             del tensor.external_data[:]

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
+from remat_cli.base.present import present
 from remat_cli.base.processes import fresh
 from remat_cli.core.values.family import FamilySeen
 from remat_cli.core.values.learning import Session
@@ -246,8 +247,7 @@ def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -
 
     Each runs at the largest sizes as seldom as shows all that is promised: such runs take minutes.
     """
-    many = request.sizes
-    assert many is not None
+    many = present(request.sizes, "the sizes to verify")
     default_settings, settings = request.settings(exact=False), request.settings(exact=request.portable)
     feeds = (request.feeds, *many.other_feeds)
     apart = tuple(SessionRuns(each.settings, (0,)) for each in program.alone)

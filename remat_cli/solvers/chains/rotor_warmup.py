@@ -1,5 +1,6 @@
 """Loading the tables' kernels ahead of need, so that a caller can say what it waits for."""
 
+from remat_cli.base.present import present
 from remat_cli.solvers.chains import rotor_floating, rotor_kernels
 from remat_cli.solvers.chains.actions import Chain
 from remat_cli.solvers.chains.rotor_slots import make_slots
@@ -15,5 +16,4 @@ def warm_up() -> None:
     chain = Chain(*(ones,) * 8)
     for variant in ALLOWED:
         table = build_table(chain, variant, make_slots(chain, 10, 10, 10), lambda: False)
-        assert table is not None  # nothing stops it
-        table.actions(10)
+        present(table, "a table that nothing stops").actions(10)

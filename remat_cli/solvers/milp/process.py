@@ -24,6 +24,7 @@ from typing import IO, Any
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.present import present
 from remat_cli.solvers.base import Limits
 
 _POLL_SECONDS = 0.05
@@ -120,8 +121,8 @@ class _Solutions:
 def _listen(process: subprocess.Popen[str], solutions: _Solutions, limits: Limits) -> Iterator[float | Reply]:
     """Read in a thread, so that the limits are kept whatever the worker does."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    assert process.stdout is not None
-    threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
+    output = present(process.stdout, "the output of a solver's process")
+    threading.Thread(target=_forward, args=(output, lines), daemon=True).start()
     while not (limits.should_stop() or _is_overdue(limits)):
         yield from solutions.read()
         with suppress(queue.Empty):

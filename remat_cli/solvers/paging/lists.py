@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
+from remat_cli.base.present import present
 from remat_cli.core.paging.paging import PagedProblem, PagedSchedule, PageTransfer
 from remat_cli.solvers.paging.hot import hot_gaps
 from remat_cli.solvers.published._pofo.two_phases import first_room, two_phases
@@ -145,9 +146,7 @@ class _Clock:
 
     def room(self, held: int, now: int) -> int:
         """When what is still on its way out fits beside `held`, from now on."""
-        found = first_room(self.problem.budget_bytes - held, now, self.leaving)
-        assert found is not None
-        return found
+        return present(first_room(self.problem.budget_bytes - held, now, self.leaving), "room for a step")
 
 
 def timed(problem: PagedProblem, placed: Placed) -> PagedSchedule:

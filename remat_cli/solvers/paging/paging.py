@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from remat_cli.base.errors import BrokenSolver, InvalidSchedule
+from remat_cli.base.present import present
 from remat_cli.core.paging.paging import PagedProblem, PagedRun, PagedSchedule
 from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.core.paging.paging_rules import rules_of, run_rules
@@ -132,8 +133,7 @@ class _Search:
             self.facts["refused"] = f"{self.gaps} gaps are too many for CP-SAT"
             return
         until = time.monotonic() + seconds
-        assert self.run is not None
-        horizon = self.run.makespan
+        horizon = self._makespan
         exact = grain_of(self.problem, horizon)
         self.facts["is_exact"] = exact.is_exact and horizon <= MOST_UNITS * exact.ticks
         if self.facts["is_exact"]:
@@ -141,24 +141,27 @@ class _Search:
             return
         for units, share, is_down in PASSES:
             if not self.is_over:
-                self._run(coarser(exact, self.run.makespan, units, is_down), share * (until - time.monotonic()))
+                self._run(coarser(exact, self._makespan, units, is_down), share * (until - time.monotonic()))
+
+    @property
+    def _makespan(self) -> int:
+        """Of the best schedule so far."""
+        return present(self.run, "a schedule to begin with").makespan
 
     def _run(self, grain: Grain, seconds: float) -> None:
         """One model; its schedules count unless times were rounded down, its bound unless they were rounded up."""
-        assert self.best is not None
         may_tell = not grain.is_down
         may_bound = grain.is_exact or grain.is_down
-        # The bound so far; a makespan in exact units is a whole number of them.
         # No later than the best so far, and where times are rounded up, as much later as that can make it.
-        assert self.best is not None
-        assert self.run is not None
-        events = 0 if grain.is_exact else len(self.best.starts) + len(self.best.transfers)
-        horizon = grain.time(self.run.makespan) + events
+        best = present(self.best, "a schedule to begin with")
+        events = 0 if grain.is_exact else len(best.starts) + len(best.transfers)
+        horizon = grain.time(self._makespan) + events
+        # From the bound so far; a makespan in exact units is a whole number of them.
         model = PagingModel(self.problem, grain, horizon).build(
             grain.time(self.bound) if grain.is_exact else self.bound // grain.ticks
         )
         if may_tell:
-            model.hint(self.best)
+            model.hint(best)
         outcome = search_exact(model, seconds, self.limits, partial(self._found, grain) if may_tell else _ignore)
         self.facts |= outcome.facts
         if may_bound and not outcome.is_infeasible:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from remat_cli.base.errors import InvalidSchedule
+from remat_cli.base.present import present
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline, simulate
@@ -143,9 +144,8 @@ class _Session:
             hint = self._incumbent(self.start)
             if hint is not None and hint.events is not None:
                 return hint
-        found = self._incumbent(list(range(len(self.problem.ops))))
-        assert found is not None  # every op once, in a topological order
-        return found
+        # Every op once, in a topological order.
+        return present(self._incumbent(list(range(len(self.problem.ops)))), "a plan of the baseline order")
 
     def _incumbent(self, ops: list[int]) -> _Incumbent | None:
         """Place ops on events and judge the order these give; None if that order is not legal."""

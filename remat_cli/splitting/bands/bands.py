@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from remat_cli.base.present import present
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.splitting.rules.conv_channels import CHANNELS, SPATIAL
 from remat_cli.splitting.tiles.op_view import Slab
@@ -263,8 +264,7 @@ def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping
     linked: dict[int, set[int]] = defaultdict(set)
     takes_bands = set()
     for op, along in axis.items():
-        needs = axes_read(view, op, along)
-        assert needs is not None
+        needs = present(axes_read(view, op, along), "the axes that an op in bands reads")
         for name, need in zip(view.reads[op], needs, strict=True):
             maker = view.tensors[name].producer if name in view.tensors else None
             if maker is None or maker not in axis:
@@ -292,8 +292,7 @@ def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping
 def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:
     """Whether some op reads other slabs of a tensor in bands than its maker makes."""
     for op in ops:
-        needs = axes_read(view, op, axis[op])
-        assert needs is not None
+        needs = present(axes_read(view, op, axis[op]), "the axes that an op in bands reads")
         for name, need in zip(view.reads[op], needs, strict=True):
             maker = view.tensors[name].producer if name in view.tensors else None
             if maker is not None and maker in axis and need is not None and axis[maker] != need:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim, SizeBound, number
 from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.normalise import fresh_name
@@ -37,13 +38,13 @@ class SizeValues:
         """A tensor like a value, whose dimensions are those of a name, with nothing along an axis."""
         dims = list(self._dims[name])
         dims[axis] = number(0)
-        assert value.type is not None
-        key = (tuple(dims), value.type.dtype)
+        kind = present(value.type, f"the type of '{value.name}'")
+        key = (tuple(dims), kind.dtype)
         if key not in self._empty:
             prefix = f"{self._prefix}empty{len(self._empty)}"
             parts = [self.computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
             shape = self.op(self._graph, f"{prefix}/shape", "Concat", parts, ir.AttrInt64("axis", 0))
-            filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, value.type.dtype.numpy())))
+            filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, kind.dtype.numpy())))
             empty = self.op(self._graph, prefix, "ConstantOfShape", [shape], filling)
             empty.type = value.type
             self._empty[key] = empty

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.schedule.loops import loop_name, zero_of
 from remat_cli.core.values.sizes import Dim, SizeBound
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
@@ -351,5 +352,5 @@ class _Writer:
         return ir.Shape([f"{PREFIX}{name}/{axis}" if dim.terms else dim.offset for axis, dim in dims])
 
     def _open(self, value: ir.Value, name: str) -> ir.Shape:
-        assert value.shape is not None
-        return ir.Shape([f"{name}/{axis}" for axis in range(len(value.shape))])
+        rank = len(present(value.shape, f"the shape of '{name}'"))
+        return ir.Shape([f"{name}/{axis}" for axis in range(rank)])

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.weights import new_weight
@@ -69,8 +70,7 @@ class NumberChain:
         for op in self.ops:
             for value in op.inputs:
                 if value is not None and value not in made:
-                    number = _constant(value)
-                    assert number is not None
+                    number = present(_constant(value), "a constant that a position is made of")
                     made[value] = new_weight(f"weight{len(weights)}", number.reshape(()))
                     weights.append(made[value])
             reads = [None if value is None else made[value] for value in op.inputs]
@@ -125,8 +125,7 @@ def with_tables(model: ir.Model, found: Sequence[tuple[NumberChain, Numbers]]) -
     for at, (chain, table) in enumerate(found):
         old, weight = values[chain.result.name], new_weight(f"{PREFIX}{at}", table)
         new.graph.register_initializer(weight)
-        maker = old.producer()
-        assert maker is not None
+        maker = present(old.producer(), "the op that makes a position")
         node = _lookup(weight, values[chain.source.name], maker.name or "")
         made = node.outputs[0]
         made.type, made.shape = old.type, old.shape

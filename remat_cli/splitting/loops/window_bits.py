@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Mapping
 from math import prod
 
+from remat_cli.base.present import present
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
@@ -63,8 +64,7 @@ def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[
 
 def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileForm, tuple[int, int]]]:
     """The tiles at a size, but of inner ones only those at the ends and one of each length."""
-    windows = region.windows
-    assert windows is not None
+    windows = present(region.windows, "the windows of a loop")
     first, *inner, last = tiling.bounds(units)
     chosen = {stop - start: (start, stop) for start, stop in inner}
     ends = (*inner[:1], *inner[-1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from remat_cli.base.present import present
 from remat_cli.core.values.profile import Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
@@ -17,8 +18,7 @@ def window_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: 
 
     Without a profile what ops take inside does not count.
     """
-    windows = region.windows
-    assert windows is not None
+    windows = present(region.windows, "the windows of a loop")
     units = sized.units_of(region)
     rows = min(tiling.rows, units)
     middle = (units - rows) // 2
@@ -28,8 +28,7 @@ def window_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: 
 
 def whole_up_to(sized: SizedView, region: LoopRegion, tiling: Tiling) -> int:
     """The most units for which the ops as they are hold no more than a tile, with what is around it, of the largest."""
-    windows = region.windows
-    assert windows is not None
+    windows = present(region.windows, "the windows of a loop")
     units, all_rows = sized.units_of(region), Part(None, None)
     ops = [PartOp(work.op, dict.fromkeys(work.needs, all_rows), all_rows, all_rows, ()) for work in windows.inner.ops]
     whole = _Tile(sized, TileForm(tuple(ops), dict.fromkeys(windows.inner.holds, all_rows)), (0, units)).most()

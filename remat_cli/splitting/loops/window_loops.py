@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.loop_values import SizeValues
@@ -59,8 +60,7 @@ class WindowBody:
 
     def tile(self, flags: tuple[ir.Value, ir.Value], exits: Sequence[str]) -> tuple[ir.Node, list[ir.Value]]:
         """A node that makes a tile of each exit, as it lies in memory; `flags`: whether it is the first, the last."""
-        windows = self.region.windows
-        assert windows is not None
+        windows = present(self.region.windows, "the windows of a loop")
         graphs = []
         for kind, form in zip(KINDS, windows.forms, strict=True):
             writer = _Branch(self, f"{self.prefix}{kind}/", form)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 from remat_cli.splitting.loops.windows import ROWS, Demand, relabels_blocks, window_tiles
@@ -100,8 +101,7 @@ def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None)
         return sliced
     # the last rows of an op with windows: it reads to the end, and pads there as the whole does. How many rows no
     # window looks at, there or in the padding, depends on the size; there are as many windows
-    need, pads = sliced.needs[0], sliced.attributes["pads"]
-    assert need is not None
+    need, pads = present(sliced.needs[0], "a slab of what a window reads"), sliced.attributes["pads"]
     assert isinstance(pads, tuple)
     spatial = len(pads) // 2
     after = (spec.integers("pads") or (0,) * len(pads))[spatial]

@@ -6,6 +6,7 @@ Where they do not is said with the rule. Without rows are ops that quantise by t
 (DynamicQuantizeLinear, DynamicQuantizeMatMul): a part has another range.
 """
 
+from remat_cli.base.present import present
 from remat_cli.splitting.rules.conv_channels import SPATIAL
 from remat_cli.splitting.rules.pointwise import elementwise, keeps_rows
 from remat_cli.splitting.rules.window import windowed
@@ -28,8 +29,7 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     sliced = windowed(op, slab, kernel, first)
     if sliced is None or slab.axis == 0:
         return sliced
-    need = sliced.needs[0]
-    assert need is not None
+    need = present(sliced.needs[0], "a slab of what a window reads")
     part = *op.input_shape(0)[: need.axis], need.extent, *op.input_shape(0)[need.axis + 1 :]
     # the average of a window that is all of what a slab reads was measured to be rounded in another way
     is_one_window = part[first : first + len(kernel)] == kernel

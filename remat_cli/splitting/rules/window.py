@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from math import prod
 
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.splitting.rules.conv_channels import (
     CHANNELS,
@@ -167,8 +168,7 @@ def _is_same_sum(op: OpView, slab: Slab, sliced: Sliced, kernel: tuple[int, ...]
 
     The runtime takes other ways for a window that is all of the input, and for rows too wide for its buffer.
     """
-    shape, need = op.input_shape(0), sliced.needs[0]
-    assert need is not None
+    shape, need = op.input_shape(0), present(sliced.needs[0], "a slab of what a window reads")
     part = (*shape[: slab.axis], need.extent, *shape[slab.axis + 1 :])
     is_last = slab.axis == len(shape) - 1
     return kernel != part[SPATIAL:] and kernel != shape[SPATIAL:] and not (is_last and shape[-1] > _WIDEST_BUFFERED)

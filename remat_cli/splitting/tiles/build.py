@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.schedule.orders import ranked_order
 from remat_cli.onnx_io.read.default_order import captured_values
@@ -161,8 +162,7 @@ class _Writer:
 
     def _join(self, step: JoinStep) -> Iterator[Draft]:
         """Concat; in another shape where the tensor lies in blocks."""
-        slab, result = step.parts[0].slab, step.result
-        assert slab is not None
+        slab, result = present(step.parts[0].slab, "the slab of a part that is joined"), step.result
         if result.tensor not in self.view.blocked:
             yield self._concat([part.name for part in step.parts], slab.axis, result.name, result)
             return
@@ -207,8 +207,7 @@ class _Writer:
 
     def _fill(self, step: FillStep) -> Iterator[Draft]:
         """Write a part into the buffer, both seen as [1, what lies before the axis, the axis, what lies behind]."""
-        slab, result = step.part.slab, step.result
-        assert slab is not None
+        slab, result = present(step.part.slab, "the slab of a part that fills a buffer"), step.result
         part = self._lines(step.part, slab.axis)
         whole = self._lines(result, slab.axis)
         opened, buffer = self._between(f"{step.part.name}/lines"), self._between(f"{result.name}/lines")

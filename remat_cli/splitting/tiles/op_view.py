@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from remat_cli.base.present import present
+
 MOST_THREADS = 8
 Shape = tuple[int, ...]
 Value = int | float | str | tuple[int, ...] | tuple[float, ...]
@@ -80,9 +82,7 @@ class OpView:
 
     def input_shape(self, position: int) -> Shape:
         """Shape of an input that exists."""
-        shape = self.inputs[position]
-        assert shape is not None
-        return shape
+        return present(self.inputs[position], "the shape of an input")
 
     def has_input(self, position: int) -> bool:
         """Whether an optional input is given."""
