@@ -52,9 +52,9 @@ def copy_without_results(folder: str, target: Path) -> None:
 
 
 def quick(words: list[str]) -> list[str]:
-    """The command with a second per plan where the text leaves it at 30: that it works is checked, not how well."""
+    """The command with three seconds per plan, where the text leaves it at 30: whether it works, not how well."""
     is_open = words[0] in PLANNING and not {"--time-limit", "--help"} & set(words)
-    return [*words, "--time-limit", "1s"] if is_open else words
+    return [*words, "--time-limit", "3s"] if is_open else words
 
 
 @pytest.mark.parametrize(

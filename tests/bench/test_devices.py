@@ -166,7 +166,7 @@ def test_a_part_of_the_bench_plans_measures_and_keeps_its_rows(tmp_path, monkeyp
     for name in ("REPEATS", "ROUNDS", "RUNS"):
         monkeypatch.setattr(devices_measure, name, 1)
     monkeypatch.setattr(devices, "LADDER", (QUARTER,))
-    monkeypatch.setattr(devices_measure, "verify_sessions", lambda *_: _seen())
+    monkeypatch.setattr(devices_measure, "verify_sessions", lambda *_: (_seen(), None))
     monkeypatch.setattr(devices_measure, "run_fresh", lambda function, job: function(job, lambda *_: None))
     command = ["--only", "unet,cpu1+cpu2", "--write", "--time-limit", "1s", "--work", str(tmp_path / "work")]
     done = CliRunner().invoke(main, command, catch_exceptions=False)

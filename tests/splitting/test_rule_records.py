@@ -241,7 +241,7 @@ def test_whole_blocks_of_channels_are_computed_by_themselves(key: tuple[str, str
     for first, last in ((0, 1), (1, 2), (1, 3)):
         slab = Slab(1, first * block, last * block)
         changed = {"channels": slab.extent} if "channels" in attributes else {}
-        compare(op, run(op), slab, Sliced((slab, *[None] * (len(op.inputs) - 1)), slab, changed))
+        compare(op, run(op), [(slab, Sliced((slab, *[None] * (len(op.inputs) - 1)), slab, changed))])
 
 
 @pytest.mark.parametrize("key", ops_that(lambda rule: rule.reads_all_channels), ids=":".join)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.compiling.process import steady
+from remat_cli.ort_rules import forms
 from tests.torch_like.outcome import ERROR, FAILED, outcome_of
 
 SEEDS = range(5000, 5300)
@@ -13,9 +13,9 @@ FEW = range(5000, 5003)
 
 @pytest.fixture(autouse=True)
 def every_model_takes_the_form(monkeypatch, tmp_path):
-    monkeypatch.setattr(steady, "LEAST_GAIN_BYTES", -(2**40))
-    monkeypatch.setattr(steady, "LEAST_GAIN_SHARE", -1e6)
-    monkeypatch.setattr(steady, "MOST_TIME_SHARE", 1e6)
+    monkeypatch.setattr(forms, "LEAST_GAIN_BYTES", -(2**40))
+    monkeypatch.setattr(forms, "LEAST_GAIN_SHARE", -1e6)
+    monkeypatch.setattr(forms, "MOST_TIME_SHARE", 1e6)
     monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
 
 
