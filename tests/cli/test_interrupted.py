@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.splitting.random_models import Sketch
+from tests.splitting.random_models import two_convolutions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,15 +42,8 @@ COMPILE = ("compile", "images.onnx", "--budget", "50%", "--format", "json", "--n
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     """A folder with two convolutions and a pooling: whole ops need all of the memory, tiles less than half."""
-    sketch = Sketch(np.random.default_rng(0))
-    value, channels, shape = sketch.input("x", [1, 3, 64, 64]), 3, [1, 64, 64, 64]
-    for _ in range(2):
-        weight = sketch.weight(64, channels, 3, 3, scale=0.1)
-        value = sketch.add("Conv", [value, weight, sketch.weight(64)], shape, kernel_shape=[3, 3], pads=[1] * 4)
-        value, channels = sketch.add("Relu", [value], shape), 64
-    value = sketch.add("MaxPool", [value], [1, 64, 16, 16], kernel_shape=[4, 4], strides=[4, 4])
     folder = tmp_path_factory.mktemp("interrupted")
-    onnx.save(sketch.model([value]), folder / "images.onnx")
+    onnx.save(two_convolutions(3, 64, 64), folder / "images.onnx")
     return folder
 
 

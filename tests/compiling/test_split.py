@@ -25,7 +25,7 @@ from remat_cli.splitting.tiles.build import FILL_OP, FILL_SINCE, split_model
 from remat_cli.splitting.tiles.steps import TiledRegion, region_steps
 from remat_cli.splitting.tiles.tiling import Cutting
 from remat_cli.splitting.tiles.view import view_model
-from tests.splitting.random_models import Sketch
+from tests.splitting.random_models import Sketch, two_convolutions
 from tests.splitting.sliced_op import block_size
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -34,15 +34,8 @@ pytestmark = pytest.mark.usefixtures("cache")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """Two convolutions of 64 channels at 64 x 64, then pooling: the second one holds 2 MiB, which is the peak."""
-    sketch = Sketch(np.random.default_rng(0))
-    value, channels, shape = sketch.input("x", [1, 3, 64, 64]), 3, [1, 64, 64, 64]
-    for _ in range(2):
-        weight = sketch.weight(64, channels, 3, 3, scale=0.1)
-        value = sketch.add("Conv", [value, weight, sketch.weight(64)], shape, kernel_shape=[3, 3], pads=[1] * 4)
-        value, channels = sketch.add("Relu", [value], shape), 64
-    value = sketch.add("MaxPool", [value], [1, 64, 16, 16], kernel_shape=[4, 4], strides=[4, 4])
     path = tmp_path_factory.mktemp("model") / "images.onnx"
-    onnx.save(sketch.model([value]), path)
+    onnx.save(two_convolutions(3, 64, 64), path)
     return path
 
 
@@ -215,15 +208,8 @@ def long_sums(tmp_path_factory) -> Path:
 
     At half of those the runtime adds up in another order.
     """
-    sketch = Sketch(np.random.default_rng(0))
-    value, channels, shape = sketch.input("x", [1, 17, 16, 16]), 17, [1, 127, 16, 16]
-    for _ in range(2):
-        weight = sketch.weight(127, channels, 3, 3, scale=0.03)
-        value = sketch.add("Conv", [value, weight, sketch.weight(127)], shape, kernel_shape=[3, 3], pads=[1] * 4)
-        value, channels = sketch.add("Relu", [value], shape), 127
-    value = sketch.add("MaxPool", [value], [1, 127, 4, 4], kernel_shape=[4, 4], strides=[4, 4])
     path = tmp_path_factory.mktemp("model") / "sums.onnx"
-    onnx.save(sketch.model([value]), path)
+    onnx.save(two_convolutions(17, 127, 16, scale=0.03), path)
     return path
 
 

@@ -272,6 +272,19 @@ def attend(sketch: Sketch, value: str, heads: int) -> str:
     return sketch.add("Add", [value, _linear(sketch, flat, width)], [batch, length, width])
 
 
+def two_convolutions(inputs: int, channels: int, side: int, scale: float = 0.1) -> onnx.ModelProto:
+    """Two convolutions of a square image, the second from as many channels as it makes, then pooling by four."""
+    sketch = Sketch(np.random.default_rng(0))
+    value, read, shape = sketch.input("x", [1, inputs, side, side]), inputs, [1, channels, side, side]
+    for _ in range(2):
+        weight = sketch.weight(channels, read, 3, 3, scale=scale)
+        value = sketch.add("Conv", [value, weight, sketch.weight(channels)], shape, kernel_shape=[3, 3], pads=[1] * 4)
+        value, read = sketch.add("Relu", [value], shape), channels
+    pooled = [1, channels, side // 4, side // 4]
+    value = sketch.add("MaxPool", [value], pooled, kernel_shape=[4, 4], strides=[4, 4])
+    return sketch.model([value])
+
+
 def _linear(sketch: Sketch, value: str, width: int) -> str:
     *sizes, before = sketch.shapes[value]
     product = sketch.add("MatMul", [value, sketch.weight(before, width, scale=before**-0.5)], [*sizes, width])
