@@ -47,6 +47,11 @@ class Reason(msgspec.Struct, frozen=True):
         return Reason(self.words, tuple(ops[op] for op in self.ops))
 
 
+def several_devices(problem: Problem) -> Reason | None:
+    """Why a solver that plans for one device cannot take a problem; None where it has one."""
+    return Reason("it plans for one device") if len(problem.devices) > 1 else None
+
+
 Order = Literal["free", "keep"]
 Judge: TypeAlias = Callable[[Problem, Schedule], Plan]
 

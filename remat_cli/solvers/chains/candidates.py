@@ -21,7 +21,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers._sharing import Condensed, condense, drop_dead, read_later
-from remat_cli.solvers.base import BestPlan, Limits, Order, Reason, Solution, Status
+from remat_cli.solvers.base import BestPlan, Limits, Order, Reason, Solution, Status, several_devices
 
 NOTHING = -(2**62)  # what a step takes that is no longer there
 
@@ -244,8 +244,8 @@ def best_within(
 
 def why_not(problem: Problem, view: Callable[[Problem, Order], object]) -> Reason | None:
     """The reason why a one-device problem has no such view, in terms of its own ops; None if it has one."""
-    if len(problem.devices) > 1:
-        return Reason("it plans for one device")
+    if (reason := several_devices(problem)) is not None:
+        return reason
     condensed = condense(problem)
     found = view(condensed.problem, "free")
     return condensed.in_original_terms(found) if isinstance(found, Reason) else None

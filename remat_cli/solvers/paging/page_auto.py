@@ -13,7 +13,7 @@ from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.solvers import make_solver, must_search, run_solver
-from remat_cli.solvers.base import Limits, Reason
+from remat_cli.solvers.base import Limits, Reason, several_devices
 from remat_cli.solvers.least_budget import KERNELS
 from remat_cli.solvers.paging.pager import CLOSER, PagingProposal, page_best
 from remat_cli.solvers.paging.question import PagingFound, PagingQuestion
@@ -41,7 +41,7 @@ class BestPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return Reason("it plans for one device") if len(problem.devices) > 1 else None
+        return several_devices(problem)
 
     def kernels(self, problem: Problem) -> tuple[str, ...]:
         """POFO's, where the model is a chain, and those of plans that recompute."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 import msgspec
 
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers.base import Limits, Reason
+from remat_cli.solvers.base import Limits, Reason, several_devices
 from remat_cli.solvers.paging.pager import CLOSER, PagingProposal, page_best
 from remat_cli.solvers.paging.question import PagingFound, PagingQuestion
 from remat_cli.solvers.published._pofo.chain_proposals import baseline_order
@@ -24,7 +24,7 @@ class FixedOrderPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return Reason("it plans for one device") if len(problem.devices) > 1 else None
+        return several_devices(problem)
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Page the baseline order."""
@@ -42,7 +42,7 @@ class GreedyPager(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        return Reason("it plans for one device") if len(problem.devices) > 1 else None
+        return several_devices(problem)
 
     def page(self, question: PagingQuestion, limits: Limits) -> PagingFound:
         """Page the baseline order by rules."""

@@ -10,7 +10,7 @@ import msgspec
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import Condensed, condense
-from remat_cli.solvers.base import Limits, Reason, Solution
+from remat_cli.solvers.base import Limits, Reason, Solution, several_devices
 from remat_cli.solvers.chains.actions import Action, periodic
 from remat_cli.solvers.chains.blocks import Blocks, find_blocks, spell_out
 from remat_cli.solvers.chains.candidates import best_within, cleaned
@@ -48,8 +48,8 @@ class Rotor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def supports(self, problem: Problem) -> Reason | None:
         """Why this solver cannot take a problem; None where it can."""
-        if len(problem.devices) > 1:
-            return Reason("it plans for one device")
+        if (reason := several_devices(problem)) is not None:
+            return reason
         condensed = condense(problem)
         blocks = find_blocks(condensed.problem, "free")
         if isinstance(blocks, Reason):

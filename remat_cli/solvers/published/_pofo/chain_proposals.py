@@ -9,7 +9,7 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import condense
 from remat_cli.solvers.base import Limits, Reason
 from remat_cli.solvers.chains.blocks import Blocks, find_blocks, spell_out
-from remat_cli.solvers.chains.candidates import cleaned
+from remat_cli.solvers.chains.candidates import cleaned, why_not
 from remat_cli.solvers.paging.pager import PagingProposal
 from remat_cli.solvers.paging.question import PagingQuestion
 from remat_cli.solvers.published._pofo.chain_plan import ChainPlan
@@ -22,11 +22,7 @@ PlanChain = Callable[[PagedChain], ChainPlan | None]
 
 def no_chain(problem: Problem) -> Reason | None:
     """None, or why a problem of one device is no chain of blocks."""
-    if len(problem.devices) > 1:
-        return Reason("it plans for one device")
-    condensed = condense(problem)
-    found = find_blocks(condensed.problem, "free")
-    return condensed.in_original_terms(found) if isinstance(found, Reason) else None
+    return why_not(problem, find_blocks)
 
 
 def chain_proposals(
