@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from remat_cli.base import progress as stages
-from remat_cli.base.errors import ConfigError, RematError
+from remat_cli.base.errors import ConfigError
+from remat_cli.base.present import present
 from remat_cli.base.progress import Progress
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan, Schedule
@@ -46,9 +47,7 @@ class Search:
     @property
     def known_pager(self) -> Pager:
         """The pager of a search for plans that page."""
-        if self.pager is None:
-            raise RematError(f"the search by solver {self.solver.name} has no pager: a bug in remat, please report it")
-        return self.pager
+        return present(self.pager, f"the pager of the search by solver {self.solver.name}")
 
     def within(self, seconds: float) -> Search:
         """The same search with so much time."""
@@ -130,9 +129,7 @@ class BudgetAnswer:
     @property
     def known_plan(self) -> Plan:
         """The judged plan of an answer that has one."""
-        if self.run.plan is None:
-            raise RematError(f"solver {self.run.solver} found no plan to go on with: a bug in remat, please report it")
-        return self.run.plan
+        return present(self.run.plan, f"a plan by solver {self.run.solver} to go on with")
 
     def with_plan(self, plan: Plan) -> BudgetAnswer:
         """The same answer with another plan."""

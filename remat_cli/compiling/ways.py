@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from remat_cli.base.named import named
 from remat_cli.compiling.kinds import kind_of
 from remat_cli.core.values.profile import Kind
 
@@ -131,8 +131,7 @@ WAYS: Final[Mapping[Kind, str]] = MappingProxyType(
 
 def way(kind: Kind) -> Way[Any, Any]:
     """The way of a kind of plan."""
-    module, _, name = WAYS[kind].partition(":")
-    found: Way[Any, Any] = getattr(importlib.import_module(module), name)()
+    found: Way[Any, Any] = named(WAYS[kind])()
     return found
 
 

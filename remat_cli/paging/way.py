@@ -4,29 +4,24 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.errors import ConfigError, ModelError
+from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.kinds import are_run_apart
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.placed.asked import (
-    asked_of_memories,
-    own_budgets,
     refuse_nothing,
     refuse_what_sessions_lack,
 )
-from remat_cli.compiling.placed.limits import cap_lines, limited_subject
-from remat_cli.compiling.placed.record import load_snippet
+from remat_cli.compiling.placed.limits import limited_subject
 from remat_cli.compiling.placed.verify import PlacedRun
+from remat_cli.compiling.placed.way import PlacedWay
 from remat_cli.compiling.planned import OneModel, Paged, PlannedModel, PlannedRun, PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.verification import Checks, PagedSeen
 from remat_cli.paging.inspect import inspect_paged
@@ -45,7 +40,7 @@ from remat_cli.report.inspection import InspectReport
 NOTHING_PAGES = "nothing pages: within this budget no plan that does is faster than recomputing, so this is one model"
 
 
-class PagedWay(Way[Paged, PagedSeen]):
+class PagedWay(PlacedWay[Paged, PagedSeen]):
     """A plan in sessions on one device, of which values and weights wait in another memory."""
 
     def refuse(self, request: CompileRequest) -> None:
@@ -108,29 +103,9 @@ class PagedWay(Way[Paged, PagedSeen]):
         """A model per session, and transfers between them."""
         return paged_program(read, model, folder)
 
-    def snippet(self, read: PlanFile, output: Path, path: Path) -> str:
-        """The plan as remat runs it."""
-        return load_snippet(path)
-
     def refuse_cap(self, plan: Path) -> None:
         """Sessions that page have no arena."""
         raise ConfigError(f"--enforce-budget: {plan} pages, and its sessions have no arena to cap: leave it out")
-
-    def devices(self, read: PlanFile) -> tuple[DeviceSpec, ...]:
-        """All of them."""
-        return read.placed().devices
-
-    def refuse_budget(self) -> None:
-        """Every memory has its own."""
-        raise own_budgets()
-
-    def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:
-        """With the budget of each memory."""
-        return asked_of_memories(read)
-
-    def large_lines(self, read: PlanFile) -> tuple[str, ...]:
-        """That ops run in tiles for it, and tensors above the cap."""
-        return cap_lines(read)
 
     def verify(self, run: PlannedRun, whole: Prepared, work: Path, checks: Checks, progress: Progress) -> PagedSeen:
         """The plan, its process and the original."""
@@ -139,10 +114,6 @@ class PagedWay(Way[Paged, PagedSeen]):
     def verified(self, report: VerifyReport) -> PagedVerifyReport:
         """By what each memory needs."""
         return PagedVerifyReport(**msgspec.structs.asdict(report))
-
-    def only_file(self, read: PlanFile, plan: Path, why: str) -> Path:
-        """None: sessions are cut from it."""
-        raise ModelError(f"{why}: compile it again here")
 
     def inspect(self, path: Path, read: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
         """Of every memory."""

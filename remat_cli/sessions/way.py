@@ -4,29 +4,23 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.learn.settle import Settled, Settling
 from remat_cli.compiling.placed.asked import (
-    asked_of_memories,
-    own_budgets,
     refuse_nothing,
     refuse_what_sessions_lack,
 )
-from remat_cli.compiling.placed.limits import cap_lines, limited_subject
+from remat_cli.compiling.placed.limits import limited_subject
 from remat_cli.compiling.placed.program import placed_program
-from remat_cli.compiling.placed.record import load_snippet
 from remat_cli.compiling.placed.verify import PlacedRun
+from remat_cli.compiling.placed.way import PlacedWay
 from remat_cli.compiling.planned import PlannedModel, PlannedRun, PlanSubject, Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.verification import Checks, SessionsSeen
 from remat_cli.report.compile import CompileReport, VerifyReport
@@ -42,7 +36,7 @@ from remat_cli.sessions.settle import SessionsSettled, SessionsSettling
 from remat_cli.sessions.verify import verify_on_devices
 
 
-class SessionsWay(Way[Sessions, SessionsSeen]):
+class SessionsWay(PlacedWay[Sessions, SessionsSeen]):
     """A plan for several devices, or for one whose sessions only remat can open as planned."""
 
     def refuse(self, request: CompileRequest) -> None:
@@ -99,28 +93,8 @@ class SessionsWay(Way[Sessions, SessionsSeen]):
         """A model per session."""
         return placed_program(read, model, folder)
 
-    def snippet(self, read: PlanFile, output: Path, path: Path) -> str:
-        """The plan as remat runs it."""
-        return load_snippet(path)
-
     def refuse_cap(self, plan: Path) -> None:
         """Nothing."""
-
-    def devices(self, read: PlanFile) -> tuple[DeviceSpec, ...]:
-        """All of them."""
-        return read.placed().devices
-
-    def refuse_budget(self) -> None:
-        """Every memory has its own."""
-        raise own_budgets()
-
-    def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:
-        """With the budget of each memory."""
-        return asked_of_memories(read)
-
-    def large_lines(self, read: PlanFile) -> tuple[str, ...]:
-        """That ops run in tiles for it, and tensors above the cap."""
-        return cap_lines(read)
 
     def verify(self, run: PlannedRun, whole: Prepared, work: Path, checks: Checks, progress: Progress) -> SessionsSeen:
         """The plan and the original."""
@@ -129,10 +103,6 @@ class SessionsWay(Way[Sessions, SessionsSeen]):
     def verified(self, report: VerifyReport) -> SessionsVerifyReport:
         """By what each memory needs."""
         return SessionsVerifyReport(**msgspec.structs.asdict(report))
-
-    def only_file(self, read: PlanFile, plan: Path, why: str) -> Path:
-        """None: sessions are cut from it."""
-        raise ModelError(f"{why}: compile it again here")
 
     def inspect(self, path: Path, read: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
         """Of every memory."""

@@ -1,13 +1,8 @@
 """What plans that say where ops run are asked for, and what that refuses."""
 
-import msgspec
-
 from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.asked_for import asked_of
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.promises import Asked
 
 
 def refuse_nothing(prepared: Prepared) -> None:
@@ -35,13 +30,3 @@ def refuse_what_sessions_lack(request: CompileRequest) -> None:
         each = request.conditions.family.ranges[0]
         one_size = f"write --dim {each.name}={each.high}"
         raise ConfigError(f"--dim {each}: plans for several devices are of one size: {one_size}")
-
-
-def asked_of_memories(read: PlanFile) -> Asked:
-    """What a plan was asked for, with the budget of each memory."""
-    return msgspec.structs.replace(asked_of(read), memory_budgets=read.placed().budgets)
-
-
-def own_budgets() -> ConfigError:
-    """Why no other budget can be looked at."""
-    return ConfigError("--budget: a plan for several devices, or one that pages, has its own budgets: leave it out")
