@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from remat_cli.base.errors import RematError
+from remat_cli.base.present import present
 from remat_cli.core.schedule.floor import working_set_bytes
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Compute, Copy, Instance, Plan, Step
@@ -46,9 +46,7 @@ class PlacedPlan(msgspec.Struct, frozen=True):
     @property
     def known_plan(self) -> Plan:
         """The plan of what has one."""
-        if self.plan is None:
-            raise RematError("there is no plan to report steps of: a bug in remat, please report it")
-        return self.plan
+        return present(self.plan, "a plan to report steps of")
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from remat_cli.base.errors import RematError
+from remat_cli.base.present import present
 from remat_cli.core.schedule.program import PageMove, Program, Spill, Value
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.runtime.paging._weight_reader import WeightReader
@@ -42,9 +43,7 @@ class HeldPage:
         Raises:
             RematError: it lies in the runtime's own memory.
         """
-        if self.buffer is None:
-            raise RematError("a value that pages lies in no buffer: a bug in remat, please report it")
-        return self.buffer.pages
+        return present(self.buffer, "the buffer of a value that pages").pages
 
 
 class PageStore(Protocol):
