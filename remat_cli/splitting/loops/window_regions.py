@@ -22,6 +22,7 @@ def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> 
     found, used = list[LoopRegion](), set(taken)
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
+        sized.look()
         region = None if sized.makers[name] in used else _grown(sized, name, large, used)
         if region is not None:
             found.append(region)
@@ -33,6 +34,7 @@ def _grown(sized: SizedView, name: str, large: Collection[str], used: Collection
     """The largest region around a tensor whose tiles are alike; ops of which they are not are left whole."""
     barred = set(used)
     while sized.makers[name] not in barred:
+        sized.look()
         ops = _around(sized, name, large, barred)
         found = _region(sized, ops) if any(sized.view.rules[op].windows is not None for op in ops) else None
         if not isinstance(found, NotAlike):
