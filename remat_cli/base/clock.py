@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 
-class OutOfTime(Exception):
+class SearchOver(Exception):
     """The time for a search is over: whoever began a part of it goes on with what was found."""
 
 
@@ -23,7 +23,7 @@ def endless() -> float:
 
 
 @dataclass
-class Clock:
+class SearchClock:
     """Counts the seconds of a search since it began, but for runs of the model, which take as long as they take.
 
     `now` tells the time. All parts of one search share one clock, or have parts of it, whose `whole` it is. `has_cut`
@@ -32,7 +32,7 @@ class Clock:
 
     seconds: float = math.inf
     now: Callable[[], float] = time.monotonic
-    whole: Clock | None = None
+    whole: SearchClock | None = None
     has_cut: bool = field(init=False, default=False)
     _began: float = field(init=False)
     _ran: float = field(init=False, default=0.0)
@@ -52,9 +52,9 @@ class Clock:
         """Whether none are left."""
         return self.left <= 0.0
 
-    def share(self, share: float) -> Clock:
+    def share(self, share: float) -> SearchClock:
         """A clock from now on for a share of what is left."""
-        return Clock(share * self.left, self.now, self)
+        return SearchClock(share * self.left, self.now, self)
 
     def cut(self) -> None:
         """Note that time was too short for something."""
@@ -72,10 +72,10 @@ class Clock:
         """Go on, as long as there is time.
 
         Raises:
-            OutOfTime: there is none.
+            SearchOver: there is none.
         """
         if self.ends():
-            raise OutOfTime
+            raise SearchOver
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

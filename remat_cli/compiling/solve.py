@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from remat_cli.base import progress as stages
-from remat_cli.base.clock import Clock
+from remat_cli.base.clock import SearchClock
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.present import present
 from remat_cli.base.progress import Progress
@@ -44,7 +44,7 @@ class Search:
     max_overhead_share: Fraction = Fraction(0)
     pager: Pager | None = None
     overhead_limit: Fraction | None = None
-    clock: Clock = field(default_factory=Clock)
+    clock: SearchClock = field(default_factory=SearchClock)
 
     @property
     def known_pager(self) -> Pager:
@@ -53,7 +53,7 @@ class Search:
 
     def begun(self) -> Search:
         """The same search, whose time begins now."""
-        return replace(self, clock=Clock(self.limits.seconds))
+        return replace(self, clock=SearchClock(self.limits.seconds))
 
     def part(self, share: float) -> Search:
         """A search for one of several plans, within a share of the time that is left."""

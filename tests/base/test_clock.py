@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from remat_cli.base.clock import Clock, OutOfTime, endless
+from remat_cli.base.clock import SearchClock, SearchOver, endless
 
 
 class Hands:
@@ -25,7 +25,7 @@ def hands() -> Hands:
 
 
 def test_time_passes_but_for_runs_of_the_model(hands):
-    clock = Clock(10, hands)
+    clock = SearchClock(10, hands)
     hands.at += 4
     assert clock.left == 6
     with clock.running():
@@ -38,7 +38,7 @@ def test_time_passes_but_for_runs_of_the_model(hands):
 
 
 def test_a_part_has_no_more_than_the_whole(hands):
-    whole = Clock(10, hands)
+    whole = SearchClock(10, hands)
     hands.at += 2
     part = whole.share(0.5)
     assert part.left == 4
@@ -51,13 +51,13 @@ def test_a_part_has_no_more_than_the_whole(hands):
 
 
 def test_what_is_cut_is_noted_in_the_whole(hands):
-    whole = Clock(1, hands)
+    whole = SearchClock(1, hands)
     part = whole.share(0.5)
     part.look()
     assert not part.ends()
     assert not whole.has_cut
     hands.at += 0.75
-    with pytest.raises(OutOfTime):
+    with pytest.raises(SearchOver):
         part.look()
     assert part.has_cut
     assert whole.has_cut
@@ -66,7 +66,7 @@ def test_what_is_cut_is_noted_in_the_whole(hands):
 
 
 def test_without_a_limit_time_is_never_over(hands):
-    clock = Clock(now=hands)
+    clock = SearchClock(now=hands)
     hands.at += 1e9
     assert (clock.left, clock.ends(), endless()) == (math.inf, False, math.inf)
     assert clock.share(0.5).left == math.inf

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.base.clock import Clock
+from remat_cli.base.clock import SearchClock
 from remat_cli.base.progress import silent
 from remat_cli.cli import main
 from remat_cli.compiling.fit import fit
@@ -78,7 +78,7 @@ def test_a_search_over_ranges_ends_with_its_time_and_says_so(recogniser, capsys,
     begun = []
 
     def begin(search):
-        begun.append(Clock(search.limits.seconds, time))
+        begun.append(SearchClock(search.limits.seconds, time))
         return replace(search, clock=begun[-1])
 
     monkeypatch.setattr(Search, "begun", begin)
@@ -94,7 +94,7 @@ def test_a_search_over_ranges_ends_with_its_time_and_says_so(recogniser, capsys,
 
 @pytest.mark.usefixtures("cache")
 def test_more_time_is_not_advised_where_all_was_tried(recogniser, capsys, monkeypatch):
-    monkeypatch.setattr(Search, "begun", lambda search: replace(search, clock=Clock()))
+    monkeypatch.setattr(Search, "begun", lambda search: replace(search, clock=SearchClock()))
     assert main(["compile", str(recogniser), *FIXED, "--dim", "n=1..2", "--dim", "w=32..48"]) == 4
     text = capsys.readouterr().out
     assert "splitting cannot help" in text
@@ -102,7 +102,7 @@ def test_more_time_is_not_advised_where_all_was_tried(recogniser, capsys, monkey
 
 
 def within(time: CountedTime, seconds: float = LIMIT_SECONDS) -> Search:
-    return Search(make_solver("auto"), Limits(seconds=seconds), clock=Clock(seconds, time))
+    return Search(make_solver("auto"), Limits(seconds=seconds), clock=SearchClock(seconds, time))
 
 
 def test_a_solver_gets_no_more_than_the_search_has_left_and_a_little_in_any_case():

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.clock import Clock
+from remat_cli.base.clock import SearchClock
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel, Refused
@@ -44,7 +44,7 @@ class SplitTask:
     began: float = field(default_factory=time.monotonic)
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> SearchClock:
         """The time of the search."""
         return self.request.search.clock
 

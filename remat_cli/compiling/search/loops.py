@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.clock import Clock, OutOfTime
+from remat_cli.base.clock import SearchClock, SearchOver
 from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
@@ -136,7 +136,7 @@ class Loops:
     def rungs(self) -> tuple[Rung, ...]:
         """All regions and tiles that may be tried; those found so far where time is over."""
         found: list[Rung] = []
-        with contextlib.suppress(OutOfTime):
+        with contextlib.suppress(SearchOver):
             for rung in self._all_rungs():
                 found.append(rung)
         return tuple(found)
@@ -213,8 +213,8 @@ class Loops:
         """
         if not self._refused:
             return None
-        clock, wanted = Clock(TELL_SECONDS), self._refused[0]  # the largest tensor, in the fewest tiles
-        with contextlib.suppress(OutOfTime):
+        clock, wanted = SearchClock(TELL_SECONDS), self._refused[0]  # the largest tensor, in the fewest tiles
+        with contextlib.suppress(SearchOver):
             fitting = next((each for each in self._refused if self._would_fit(each, clock)), None)
             if fitting is None:
                 least = format_bytes(min(rung.peak_bytes for rung in self.rungs))
@@ -225,16 +225,16 @@ class Loops:
         proved = None if widest is None else shlex.quote(str(widest))
         return text if proved is None else f"{text}; some are proved to have the same for --dim {proved}"
 
-    def _proved_ranges(self, name: str | None, clock: Clock) -> list[SizeRange]:
+    def _proved_ranges(self, name: str | None, clock: SearchClock) -> list[SizeRange]:
         """For which sizes of a dimension some of the refused tiles are proved, as far as that is found out in time."""
         sized, found = replace(self.sized, look=clock.look), list[SizeRange]()
-        with contextlib.suppress(OutOfTime):
+        with contextlib.suppress(SearchOver):
             for each in [refused for refused in self._refused if refused.region.windows is None][:MOST_TOLD]:
                 part = proved_part(sized, each.region, each.tiling, self._family)
                 found += [] if part is None else [proved for proved in part.ranges if proved.name == name]
         return found
 
-    def _would_fit(self, refused: Refusal, clock: Clock) -> bool:
+    def _would_fit(self, refused: Refusal, clock: SearchClock) -> bool:
         """Whether refused tiles would hold little enough, by estimate, with the finest proved ones beside them.
 
         All regions of the same kind are cut alike.
@@ -249,7 +249,7 @@ class Loops:
             needed_bytes < lowest_bytes if self.task.question.least else needed_bytes <= self.task.question.budget_bytes
         )
 
-    def _with_refused(self, rung: Rung, refused: Refusal, clock: Clock) -> int:
+    def _with_refused(self, rung: Rung, refused: Refusal, clock: SearchClock) -> int:
         """What regions of a rung would hold, by estimate, together with one in tiles that were refused."""
         clock.look()
         region, tiling = refused.region, refused.tiling
