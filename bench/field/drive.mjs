@@ -12,7 +12,7 @@ import { pathToFileURL } from 'node:url'
 
 const [modules, name, use, model, pictures, result] = process.argv.slice(2)
 const REPEATS = 2
-const PAGES = ['page-960x1280', 'page-640x480', 'page-800x1120', 'page-320x320', 'page-960x1280']
+const PAGES = ['page-736x960', 'page-640x480', 'page-320x320', 'page-736x960']
 const PHOTO = 'photo-800x600'
 
 const statusBytes = (field) =>

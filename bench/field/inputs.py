@@ -14,11 +14,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 WORDS = ("memory", "budget", "tensor", "order", "branch", "picture", "window", "river", "morning", "letter", "paper")
 SAMPLE_RATE = 16_000
+NOTES = 3  # lines on the pages of programs that find and read them in one
 
 
-def page(width: int, height: int) -> Any:
-    """A page with lines of words, as an array of bytes."""
-    return np.asarray(_written(width, height, 28, max(height // 48, 1)))
+def page(width: int, height: int, lines: int = 0) -> Any:
+    """A page with lines of words, as an array of bytes; as many lines as fit where none are asked for."""
+    return np.asarray(_written(width, height, 28, lines or max(height // 48, 1)))
 
 
 def line(width: int) -> Any:
@@ -83,8 +84,8 @@ def files(count: int) -> list[bytes]:
     made = []
     for at in range(count):
         words = " ".join(choose.choice(WORDS, 200))
-        kinds = (f"import os\n\n\ndef {WORDS[at % len(WORDS)]}(x):\n    return x  # {words}\n",)
-        kinds += (words.replace(" ", ",") + "\n", f"<html><body><p>{words}</p></body></html>\n")
+        code = f"import os\n\n\ndef {WORDS[at % len(WORDS)]}(x):\n    return x  # {words}\n"
+        kinds = (code, words.replace(" ", ",") + "\n", f"<html><body><p>{words}</p></body></html>\n")
         made.append(kinds[at % 3].encode() if at % 4 else choose.bytes(3000))
     return made
 
@@ -93,8 +94,8 @@ def draw(folder: str) -> None:
     """Keep the pictures as files, for programs that are not written in Python."""
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
-    for width, height in ((960, 1280), (640, 480), (800, 1120), (320, 320)):
-        Image.fromarray(page(width, height)).save(to / f"page-{width}x{height}.png")
+    for width, height in ((736, 960), (640, 480), (320, 320)):
+        Image.fromarray(page(width, height, NOTES)).save(to / f"page-{width}x{height}.png")
     Image.fromarray(photo(800, 600)).save(to / "photo-800x600.png")
 
 

@@ -26,7 +26,7 @@ from bench.compiling import OUTPUT, PLAN, ROOT, Row
 from bench.field.places import BUILT, MODULES, NODE, PYTHON, SCRATCH, Place
 from bench.field.programs import PROGRAMS
 from bench.field.report import AS_IT_IS, BENCH, HALF, LEAST, PROCESS, RANGES
-from bench.field.sizes import Shapes, dimensions, feeds_of, is_open
+from bench.field.sizes import Shapes, dimensions, feeds_of
 from remat_cli.runtime.observe.resident import ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings, runtime_version
@@ -65,25 +65,15 @@ def _measured(place: Place, keys: Sequence[Key]) -> Iterator[Row]:
         plain = next((row for row in BENCH.rows() if (row["program"], row["ask"]) == (name, AS_IT_IS)), None)
         if ask == AS_IT_IS:
             yield original_row(place)
-        elif plain is not None and ask in asks_of(plain):
+        elif plain is not None and (ask != RANGES or place.program.varies):
             yield compiled_row(place, ask, plain)
 
 
-def asks_of(plain: Row) -> Sequence[str]:
-    """What is asked for of a model: ranges only where its program uses other sizes than those of one input."""
-    return [ask for ask in ASKS if ask != RANGES or plain["many"]]
-
-
 def original_row(place: Place) -> Row:
-    """The program as it is, with inputs of one size and, where its model has open sizes, of many."""
+    """The program as it is, with inputs of one size."""
     seen = run_program(place, None, "one")
     model = _of_model(seen)
-    row = {"program": place.program.name, "ask": AS_IT_IS, "machine": _machine(), "one": _figures(seen), "many": None}
-    if is_open(place.original):
-        many = run_program(place, None, "many")
-        same = {json.dumps(shape, sort_keys=True) for shape in model["shapes"]}
-        if many["call_seconds"] and {json.dumps(shape, sort_keys=True) for shape in _of_model(many)["shapes"]} != same:
-            row["many"] = _figures(many)
+    row = {"program": place.program.name, "ask": AS_IT_IS, "machine": _machine(), "one": _figures(seen)}
     largest = max(model["shapes"], key=_elements)
     return row | {"options": {key: model[key] for key in OPTIONS}, "takes_bytes": _alone_bytes(place.original, largest)}
 
@@ -91,8 +81,8 @@ def original_row(place: Place) -> Row:
 def compiled_row(place: Place, ask: str, plain: Row) -> Row:
     """One compile, and the program with what it wrote."""
     use = "many" if ask == RANGES else "one"
-    original: Row = plain[use]
-    row: Row = {"program": place.program.name, "ask": ask, "use": use, "machine": _machine()}
+    original: Row = _figures(run_program(place, None, use)) if ask == RANGES else plain["one"]
+    row: Row = {"program": place.program.name, "ask": ask, "use": use, "machine": _machine(), "before": original}
     with tempfile.TemporaryDirectory() as name:
         output = Path(name) / place.path.name if not place.program.entry else Path(name) / OUTPUT
         flags = _flags(place, ask, plain, dimensions(place.original, original["shapes"]))
@@ -190,7 +180,7 @@ def _figures(seen: Row) -> Row:
     """What is kept of a run of the program."""
     if "failed" in seen:
         return seen
-    model = _of_model(seen) if seen["call_seconds"] else {"shapes": [], "run_ms": []}
+    model = _of_model(seen)
     shapes = list({json.dumps(shape, sort_keys=True): shape for shape in model["shapes"]}.values())
     kept = {key: seen[key] for key in ("answer", "shown", "before_bytes", "peak_bytes", "end_bytes", "runtime")}
     times = {"call_seconds": [round(each, 3) for each in seen["call_seconds"]]}

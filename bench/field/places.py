@@ -65,7 +65,7 @@ class Place:
     @contextmanager
     def holding(self, model: Path | None) -> Iterator[None]:
         """Let the package have this model in place of its own meanwhile; its own where there is none."""
-        original = self.original
+        self._restore()
         shutil.rmtree(SCRATCH, ignore_errors=True)
         SCRATCH.mkdir(parents=True)
         try:
@@ -73,11 +73,12 @@ class Place:
                 self._lay(model)
             yield
         finally:
-            self._data.unlink(missing_ok=True)
-            if self.program.entry:
-                shutil.copy(self._table, self.path)
-            else:
-                shutil.copy(original, self.path)
+            self._restore()
+
+    def _restore(self) -> None:
+        original = self.original
+        self._data.unlink(missing_ok=True)
+        shutil.copy(self._table if self.program.entry else original, self.path)
 
     @property
     def _data(self) -> Path:

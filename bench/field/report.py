@@ -60,14 +60,14 @@ def has_run(row: Row) -> bool:
     return "answer" in row.get("seen", {})
 
 
-def less(plain: Row, row: Row) -> float:
+def less(row: Row) -> float:
     """By what share the process grew less."""
-    return 1 - grown_bytes(row["seen"]) / grown_bytes(plain[row["use"]])
+    return 1 - grown_bytes(row["seen"]) / grown_bytes(row["before"])
 
 
-def has_same_answer(plain: Row, row: Row) -> bool:
+def has_same_answer(row: Row) -> bool:
     """Whether the program said the same."""
-    return bool(row["seen"]["answer"] == plain[row["use"]]["answer"])
+    return bool(row["seen"]["answer"] == row["before"]["answer"])
 
 
 def way(options: Row) -> str:
@@ -111,7 +111,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         "",
         "## Compiled",
         "",
-        *table_lines(HEAD, [_cells(plain[row["program"]], row) for row in _ordered(run)]),
+        *table_lines(HEAD, [_cells(row) for row in _ordered(run)]),
         "",
         "## Without a file, or with one that the program does not run",
         "",
@@ -125,8 +125,8 @@ def summary(plain: dict[str, Row], tried: Sequence[Row]) -> Iterator[str]:
     large = [name for name, row in plain.items() if grown_bytes(row["one"]) > LARGE_BYTES]
     halved = {row["program"] for row in tried if row["ask"] == HALF}
     made = {row["program"] for row in run if row["ask"] == HALF}
-    smaller = {row["program"] for row in run if less(plain[row["program"]], row) >= SMALLER}
-    same = [row for row in run if has_same_answer(plain[row["program"]], row)]
+    smaller = {row["program"] for row in run if less(row) >= SMALLER}
+    same = [row for row in run if has_same_answer(row)]
     broken = [f"{row['program']} ({row['ask']})" for row in tried if is_broken(row)]
     yield f"{len(plain)} models; the processes of {len(large)} take more than {LARGE_BYTES // MIB} MiB for them"
     yield f"compiled at 50 %: {len(made)} of {len(halved)}"
@@ -134,7 +134,7 @@ def summary(plain: dict[str, Row], tried: Sequence[Row]) -> Iterator[str]:
     yield f"the same answer of the program: {len(same)} of {len(run)} rows"
     yield f"promises that a report says are kept, or exit 5: broken in {', '.join(broken) or 'none'}"
     for kind in dict.fromkeys(way(row["options"]) for row in plain.values()):
-        shares = [less(plain[row["program"]], row) for row in run if way(plain[row["program"]]["options"]) == kind]
+        shares = [less(row) for row in run if way(plain[row["program"]]["options"]) == kind]
         if shares:
             yield f"{kind}: {_span(shares)} less in {len(shares)} rows"
 
@@ -159,14 +159,14 @@ def _program_cells(row: Row) -> list[str]:
     return [*facts, *map(mib, (row["takes_bytes"], grown_bytes(row["one"]), row["one"]["peak_bytes"]))]
 
 
-def _cells(plain: Row, row: Row) -> list[str]:
-    before, after = plain[row["use"]], row["seen"]
+def _cells(row: Row) -> list[str]:
+    before, after = row["before"], row["seen"]
     grown = [mib(grown_bytes(seen)) for seen in (before, after)]
     held = [mib(seen["peak_bytes"]) for seen in (before, after)]
     seconds = [f"{seen['model_seconds']:.1f}" for seen in (before, after)]
-    answer = "same" if has_same_answer(plain, row) else "**OTHER**"
+    answer = "same" if has_same_answer(row) else "**OTHER**"
     cost = percent(row["measured_overhead_percent"])
-    return [row["program"], row["ask"], row["use"], *grown, f"{less(plain, row):.0%}", *held, *seconds, cost, answer]
+    return [row["program"], row["ask"], row["use"], *grown, f"{less(row):.0%}", *held, *seconds, cost, answer]
 
 
 def _reason(row: Row) -> str:
@@ -183,11 +183,9 @@ def with_table(text: str, rows: Sequence[Row]) -> str:
     best: dict[str, Row] = {}
     for row in filter(has_run, rows):
         known = best.get(row["program"])
-        if known is None or less(plain[row["program"]], row) > less(plain[row["program"]], known):
+        if known is None or less(row) > less(known):
             best[row["program"]] = row
-    large = [
-        row for row in _ordered(list(best.values())) if grown_bytes(plain[row["program"]][row["use"]]) > LARGE_BYTES
-    ]
+    large = [row for row in _ordered(list(best.values())) if grown_bytes(row["before"]) > LARGE_BYTES]
     lines = table_lines(README_HEAD, [_readme_cells(plain[row["program"]], row) for row in large])
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -196,7 +194,7 @@ def with_table(text: str, rows: Sequence[Row]) -> str:
 
 def _readme_cells(plain: Row, row: Row) -> list[str]:
     does = PROGRAMS[NAMES.index(row["program"])].does
-    sizes = [f"{mib(grown_bytes(seen))} MiB" for seen in (plain[row["use"]], row["seen"])]
+    sizes = [f"{mib(grown_bytes(seen))} MiB" for seen in (row["before"], row["seen"])]
     cost = row["measured_overhead_percent"]
     return [row["program"], does, *sizes, "" if cost is None else f"{cost:+.0f} %", way(plain["options"])]
 

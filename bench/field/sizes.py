@@ -15,11 +15,6 @@ Shapes: TypeAlias = Mapping[str, Sequence[int]]
 """Sizes by input."""
 
 
-def is_open(model: Path) -> bool:
-    """Whether an input of the model has a dimension without a size."""
-    return any(isinstance(each, str) for axes in _declared(model).values() for each in axes)
-
-
 def dimensions(model: Path, seen: Sequence[Shapes]) -> dict[str, str]:
     """What to say with --dim of each dimension that has a name: the one size that was seen, or a range in steps."""
     sizes: dict[str, set[int]] = defaultdict(set)
