@@ -31,6 +31,7 @@ from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
@@ -39,7 +40,7 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_l
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent
+from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
@@ -92,7 +93,7 @@ class Loops:
         prepared = self.task.whole.prepared
         threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
         dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        lean = with_known_shapes(without_expands(prepared.reference, dims), dims)
+        lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
         opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
@@ -124,6 +125,8 @@ class Loops:
         """Loops around ever smaller tensors, in ever more tiles, that hold less than the whole by estimate."""
         peak = self.task.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        batches = find_batches(self.sized, int(LEAST_SHARE * peak))
+        yield from (rung for rung in self._rungs_of(batches) if rung.peak_bytes < peak)
         for least_bytes in sizes:
             if self.task.progress.should_stop():
                 return
@@ -254,10 +257,10 @@ class Loops:
     def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
         """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
         buffers = {
-            loop_name(self.sized.view.graph.ops[min(region.own)].name): max(
-                self._profile.ops[op].workspace_bytes for op in region.own
+            loop_name(self.sized.view.graph.ops[min(region.own)].name): kernel_bytes(
+                self.sized, region, tiling, self._profile
             )
-            for region in rung.regions
+            for region, tiling in zip(rung.regions, rung.tilings, strict=True)
             if region.windows is not None
         }
         ops = (

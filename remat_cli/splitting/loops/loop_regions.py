@@ -44,7 +44,10 @@ class SizedView:
 
     def units_of(self, region: LoopRegion) -> int:
         """How long the axis along which a region is cut is at the largest sizes."""
-        lengths = ((self.dims[name][axis], self.view.tensors[name].shape[axis]) for name, axis in region.axes.items())
+        shapes = (
+            (dims, self.view.tensors[name].shape) for name, dims in self.dims.items() if name in self.view.tensors
+        )
+        lengths = (pair for dims, shape in shapes for pair in zip(dims, shape, strict=True))
         return next(length for dim, length in lengths if dim == region.length)
 
     def axes_of(self, name: str) -> list[tuple[Dim, int]]:
@@ -154,7 +157,7 @@ def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
         return True
     if view.facts[op].why_not_repeatable:
         return False
-    needs = _needs(sized, op, axis, region.length)
+    needs = needs_of(sized, op, axis, region.length)
     if needs is None:
         return False
     region.ops.add(op)
@@ -187,14 +190,14 @@ def _add_reader(sized: SizedView, region: LoopRegion, op: int, name: str) -> boo
     for length, axis in sized.axes_of(made):
         if length != region.length:
             continue
-        needs = _needs(sized, op, axis, length)
+        needs = needs_of(sized, op, axis, length)
         places = [place for place, each in enumerate(view.reads[op]) if each == name]
         if needs is not None and all(needs.get(place) == region.axes[name] for place in places):
             return _add(sized, region, op, axis)
     return False
 
 
-def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] | None:
+def needs_of(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] | None:
     """By position the axis of what a part of an op reads in part; None where the part is not the op on parts."""
     view = sized.view
     made = next(name for name in view.makes[op] if name)

@@ -33,6 +33,7 @@ class WindowKind(Enum):
     BESIDE = "at no window, but they run in such tiles beside ops that do"
     ROWS = "at windows of rows, of which bits do not depend on how wide a picture is"
     WIDTH = "at windows, and bits depend on how wide a picture is"
+    SPREAD = "at no window, but each row is spread over several, and bits depend on how wide a picture is"
 
 
 class ProductKind(Enum):
