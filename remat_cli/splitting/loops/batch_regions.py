@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.levels import between, hides_some, levels_of
-from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed, needs_of
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 
 BATCH = 0  # its axis in what the model reads
 
@@ -47,7 +47,7 @@ def _items(sized: SizedView, length: Dim) -> tuple[dict[str, int], dict[tuple[in
         if not names or names[0] not in sized.dims or view.facts[op].why_not_repeatable:
             continue
         for at in sorted(axis for dim, axis in sized.axes_of(names[0]) if dim == length):
-            needs = needs_of(sized, op, at, length)
+            needs = sized.needs(op, at, length)
             inside = [(place, name) for place, name in enumerate(view.reads[op]) if name in axes]
             if needs is not None and all(needs.get(place) == axes[name] for place, name in inside):
                 axes |= dict.fromkeys(names, at)

@@ -37,6 +37,7 @@ def window_refusal(
         if prod(map(len, choices)) > most_asked:
             return op, dict(family.corners[0])  # asking for all, in vain, would take long
         for chosen in itertools.product(*choices):
+            sized.look()
             sizes = {**family.fixed, **{each.name: size for each, size in zip(family.ranges, chosen, strict=True)}}
             units = region.length.at(sizes)
             if units <= whole:

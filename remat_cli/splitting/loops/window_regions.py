@@ -22,6 +22,7 @@ def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> 
     found, used = list[LoopRegion](), set(taken)
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
+        sized.look()
         region = None if sized.makers[name] in used else _grown(sized, name, large, used)
         if region is not None:
             found.append(region)
