@@ -121,7 +121,7 @@ def test_a_process_takes_bytes(budget, capsys, tmp_path):
 
 
 def test_plain_leaves_the_form_out(capsys, tmp_path, samples):
-    code, _, output = compiled(capsys, tmp_path, "unet", "70%", "--plain", "--no-verify")
+    code, _, output = compiled(capsys, tmp_path, "unet", "100%", "--plain", "--no-verify")
     assert code == 0
     assert not is_steady(output)
     assert is_steady(samples.compiled("unet", "85%", verify=False, time_limit="5s").output)
@@ -164,7 +164,7 @@ def test_inspect_predicts_a_process(capsys):
 @measured
 def test_both_processes_are_drawn(capsys, tmp_path):
     pytest.importorskip("matplotlib")
-    code, _, _ = compiled(capsys, tmp_path, "resnet", "70%", "--no-verify")
+    code, _, _ = compiled(capsys, tmp_path, "resnet", "100%", "--no-verify")
     assert code == 0
     picture = tmp_path / "process.svg"
     assert main(["verify", str(tmp_path / "out.plan.json"), "--svg", str(picture), "-q"]) == 0
