@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -14,18 +15,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 import remat_cli
-from remat_cli.base.errors import ConfigError, ModelError, RematError
+from remat_cli.base.errors import ConfigError, ModelError, RematError, RuntimeFailure
 from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.paging.spill_file import SpillFile
+from remat_cli.runtime.segments._session_turns import SessionTurns
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import ProgramJob, time_runs_here
 from remat_cli.runtime.sessions._ort import pack_all
@@ -200,24 +203,42 @@ def test_a_disk_that_fails_ends_the_run_in_one_line(opened, feeds, expected, mon
         patch.setattr(os, call, lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
         with pytest.raises(RematError, match=rf"spill disk:.*{what} failed: Input/output error"):
             opened.run(feeds)
-    again = opened.run(feeds)
-    assert all(expected[name].tobytes() == again[name].tobytes() for name in expected)
+    check_run(opened, feeds, expected)
 
 
-def test_a_slow_disk_is_waited_for(plan_path, feeds, expected, monkeypatch):
+def check_run(plan, feeds, expected) -> None:
+    """The same bits, and no more held than planned: what happened to earlier runs has left nothing."""
+    found, record = plan._runner.run_recorded(feeds)
+    assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+    most = plan.program.spill.room_bytes
+    assert all(a.before_bytes[0] <= room for a, room in zip(record.actions, most[:-1], strict=True))
+
+
+def test_a_session_that_fails_leaves_nothing_behind(opened, feeds, expected, monkeypatch):
+    get = SessionTurns.get
+
+    def failing(self, place):
+        found = get(self, place)
+        if place < len(opened.program.sessions) // 2:
+            return found
+        return dataclasses.replace(found, session=SimpleNamespace(run_with_iobinding=lambda _: 1 / 0))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionTurns, "get", failing)
+        with pytest.raises(RuntimeFailure, match="division by zero"):
+            opened.run(feeds)
+    check_run(opened, feeds, expected)
+
+
+def test_a_slow_disk_is_waited_for(opened, feeds, expected, monkeypatch):
     write = SpillFile.write
 
     def slow(self, offset, buffer, is_over=lambda: False):
         time.sleep(0.01)
         write(self, offset, buffer, is_over)
 
-    with remat_cli.load(plan_path) as plan:
-        plan.run(feeds)
-        monkeypatch.setattr(SpillFile, "write", slow)
-        found, record = plan._runner.run_recorded(feeds)
-        assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
-        most = plan.program.spill.room_bytes
-        assert all(a.before_bytes[0] <= room for a, room in zip(record.actions, most[:-1], strict=True))
+    monkeypatch.setattr(SpillFile, "write", slow)
+    check_run(opened, feeds, expected)
 
 
 def test_a_folder_that_has_gone_is_one_line(plan_path, tmp_path):
