@@ -101,7 +101,7 @@ def kind_of(sized: SizedView, op: int) -> object:
     """All that a rule sees of an op but shapes."""
     view, rule = sized.view.ops[op], sized.view.rules[op]
     attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
-    is_blind = rule.product is not None or rule.reads_no_constants
+    is_blind = rule.product is not None or rule.reads_no_constants  # of weights it sees the shape only
     constants = tuple(() if is_blind else _constant(view, position) for position in range(len(view.inputs)))
     return view.key, view.opset, view.weights, str(attributes), constants
 
