@@ -41,6 +41,7 @@ from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, r
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
+from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
@@ -49,6 +50,7 @@ from remat_cli.splitting.tiles.view import ModelView, view_model
 
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
+MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
@@ -157,9 +159,22 @@ class Loops:
                 return
             loops = find_loops(self.sized, least_bytes)
             taken = {op for region in loops for op in region.ops}
-            windows = find_windows(self.sized, least_bytes, taken)
-            for regions in (loops, [*loops, *windows] if windows else []):
+            yield from (rung for rung in self._rungs_of(loops) if rung.peak_bytes < peak)
+            for windows in self._windows(least_bytes, taken):
+                regions = [*loops, *windows] if windows else []
                 yield from (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+
+    def _windows(self, least_bytes: int, taken: set[int]) -> Iterator[list[LoopRegion]]:
+        """Regions in tiles of rows, then those around ops of these whose tiles are not proved to have their bits."""
+        barred = set(taken)
+        for _ in range(MOST_BARRED):
+            found = find_windows(self.sized, least_bytes, barred)
+            yield found
+            unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
+            more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
+            if not more:
+                return
+            barred |= more
 
     def _rungs_of(self, regions: Sequence[LoopRegion]) -> Iterator[Rung]:
         """The same regions in ever more tiles."""
@@ -208,22 +223,33 @@ class Loops:
     def obstacle(self) -> str | None:
         """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.
 
-        Where none of the refused ones would, what the others hold; None: none was refused. What takes long to find out
-        is not told.
+        Where none of the refused ones would, what is whole in those that hold least, and why. What takes long to find
+        out is not told.
         """
         if not self._refused:
-            return None
+            return self._largest_held()
         clock, wanted = SearchClock(TELL_SECONDS), self._refused[0]  # the largest tensor, in the fewest tiles
         with contextlib.suppress(SearchOver):
             fitting = next((each for each in self._refused if self._would_fit(each, clock)), None)
             if fitting is None:
-                least = format_bytes(min(rung.peak_bytes for rung in self.rungs))
-                return f"in the tiles that were tried the model needs {least} at least, by estimate"
+                return self._largest_held()
             wanted = fitting
-        text = f"tiles of op {self.sized.view.graph.ops[wanted.op].name} may have other bits at {told(wanted.sizes)}"
+        name, spec = self.sized.view.graph.ops[wanted.op].name, self.sized.view.ops[wanted.op]
+        text = f"tiles of op {name} may have other bits at {told(wanted.sizes)}"
+        if (auto_pad := spec.text("auto_pad", "NOTSET")).startswith("SAME"):
+            text = f"op {name} pads by auto_pad={auto_pad}, otherwise at {told(wanted.sizes)}: try sizes in steps"
         widest = max(self._proved_ranges(wanted.region.length.symbol, clock), key=lambda each: each.high, default=None)
         proved = None if widest is None else shlex.quote(str(widest))
         return text if proved is None else f"{text}; some are proved to have the same for --dim {proved}"
+
+    def _largest_held(self) -> str | None:
+        """What is whole in the loops that hold least, or without any, and why."""
+        rung = min(self.rungs, key=lambda each: each.peak_bytes, default=Rung((), (), 0, 0))
+        reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
+        if not self.rungs:
+            return reason
+        needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
+        return needs if reason is None else f"{needs}; {reason}"
 
     def _proved_ranges(self, name: str | None, clock: SearchClock) -> list[SizeRange]:
         """For which sizes of a dimension some of the refused tiles are proved, as far as that is found out in time."""

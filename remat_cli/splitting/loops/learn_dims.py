@@ -14,6 +14,7 @@ from remat_cli.splitting.rules.table import rule_of
 
 Measurements = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
 """Sizes, and the shapes of tensors by name in a run of them."""
+STEP = 8  # that models which halve what they read a few times often need
 SPATIAL = 2  # axes before those that windows move along
 
 
@@ -57,9 +58,18 @@ def _dims(
         if dim is None:
             told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in measured)
             raise ModelError(
-                f"tensor '{name}' has no dimensions that follow from the sizes ({told}): compile for one size"
+                f"tensor '{name}' has no dimensions that follow from the sizes ({told}): "
+                f"give sizes in steps, such as --dim {_in_steps(measured)}, or compile for one size"
             )
         yield dim
+
+
+def _in_steps(measured: Measurements) -> str:
+    """An example of sizes in steps, of a dimension that varies."""
+    first, *others = (sizes for sizes, _ in measured)
+    name = next((each for each in first if any(sizes[each] != first[each] for sizes in others)), "length")
+    high = max(STEP, first.get(name, STEP) // STEP * STEP)
+    return f"{name}={STEP}..{high}:{STEP}"
 
 
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:

@@ -34,6 +34,7 @@ def _grown(sized: SizedView, name: str, large: Collection[str], used: Collection
     """The largest region around a tensor whose tiles are alike; ops of which they are not are left whole."""
     barred = set(used)
     while sized.makers[name] not in barred:
+        sized.look()
         ops = _around(sized, name, large, barred)
         found = _region(sized, ops) if any(sized.view.rules[op].windows is not None for op in ops) else None
         if not isinstance(found, NotAlike):

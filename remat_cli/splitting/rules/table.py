@@ -226,7 +226,12 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(indexed.reversal, {ONNX: "ReverseSequence"}, Why.MOVED, is_cheap=True),
     SliceRule(indexed.embedding, {CONTRIB: "EmbedLayerNormalization"}, Why.APART, is_cheap=True),
     SliceRule(sampled.grid_sample, dict.fromkeys((ONNX, CONTRIB), "GridSample"), Why.ALONE),
-    SliceRule(sampled.affine_grid, {ONNX: "AffineGrid"}, Why.APART),
+    SliceRule(
+        sampled.affine_grid,
+        {ONNX: "AffineGrid"},
+        Why.APART,
+        whole_in_loops="an input of it says how many grids there are, which is another number for each tile",
+    ),
     SliceRule(sampled.regions, {ONNX: "RoiAlign MaxRoiPool", CONTRIB: "CropAndResize"}, Why.APART),
     SliceRule(sampled.deformable, {ONNX: "DeformConv"}, Why.APART),
     SliceRule(recurrent.recurrent, {ONNX: "RNN GRU LSTM"}, Why.ASKED),
