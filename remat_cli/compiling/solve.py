@@ -24,7 +24,6 @@ from remat_cli.report.solution import overhead_percent
 from remat_cli.solvers import must_search, run_solver
 from remat_cli.solvers._warmup import load_kernels, must_compile
 from remat_cli.solvers.base import Compiled, Early, Limits, Solver
-from remat_cli.solvers.least_budget import KERNELS, find_least_budget
 from remat_cli.solvers.paging.question import Pager
 
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
@@ -279,6 +278,8 @@ def proved_status(run: SolverRun, plan: Plan) -> Status:
 
 def _least(question: BudgetQuestion, search: Search, progress: Progress) -> BudgetAnswer:
     """The least budget within the allowed overhead, then the least time under that budget."""
+    from remat_cli.solvers.least_budget import KERNELS, find_least_budget  # with numba, which no other command needs
+
     with search.clock.running():
         load_kernels(KERNELS, lambda: progress.stage(stages.COMPILING_KERNELS))
     progress.stage(stages.SOLVING)

@@ -139,6 +139,9 @@ class Ladder(Loops):
     def with_dims(self, found):
         return found
 
+    def obstacle(self):
+        return None
+
 
 def measured(candidate):
     return None if COSTS[candidate.rung.peak_bytes] is None else SplitTrial(candidate, None, None, None)

@@ -36,20 +36,23 @@ from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
+from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent
+from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
+MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
@@ -148,7 +151,7 @@ class Loops:
         threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        lean = with_known_shapes(without_expands(prepared.reference, dims), dims)
+        lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
         opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
@@ -212,15 +215,31 @@ class Loops:
         """Loops around ever smaller tensors, each in ever more tiles, that hold less than the whole by estimate."""
         peak = self.task.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))
         for least_bytes in sizes:
             if self.task.should_stop():
                 return
             loops = find_loops(self.sized, least_bytes)
             taken = {op for region in loops for op in region.ops}
-            windows = find_windows(self.sized, least_bytes, taken)
-            for regions in (loops, [*loops, *windows] if windows else []):
-                found = (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
-                yield RungLadder(rung for rung in found if self._cuts_all_large(rung))
+            for regions in (loops, *([*loops, *windows] for windows in self._windows(least_bytes, taken) if windows)):
+                yield self._ladder(regions)
+
+    def _ladder(self, regions: Sequence[LoopRegion]) -> RungLadder:
+        peak = self.task.question.baseline.peak
+        below = (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+        return RungLadder(rung for rung in below if self._cuts_all_large(rung))
+
+    def _windows(self, least_bytes: int, taken: set[int]) -> Iterator[list[LoopRegion]]:
+        """Regions in tiles of rows, then those around ops of these whose tiles are not proved to have their bits."""
+        barred = set(taken)
+        for _ in range(MOST_BARRED):
+            found = find_windows(self.sized, least_bytes, barred)
+            yield found
+            unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
+            more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
+            if not more:
+                return
+            barred |= more
 
     def _rungs_of(self, regions: Sequence[LoopRegion]) -> Iterator[Rung]:
         """The same regions in ever more tiles."""
@@ -269,22 +288,33 @@ class Loops:
     def obstacle(self) -> str | None:
         """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.
 
-        Where none of the refused ones would, what the others hold; None: none was refused. What takes long to find out
-        is not told.
+        Where none of the refused ones would, what is whole in those that hold least, and why. What takes long to find
+        out is not told.
         """
         if not self._refused:
-            return None
+            return self._largest_held()
         clock, wanted = SearchClock(TELL_SECONDS), self._refused[0]  # the largest tensor, in the fewest tiles
         with contextlib.suppress(SearchOver):
             fitting = next((each for each in self._refused if self._would_fit(each, clock)), None)
             if fitting is None:
-                least = format_bytes(min(rung.peak_bytes for rung in self.rungs))
-                return f"in the tiles that were tried the model needs {least} at least, by estimate"
+                return self._largest_held()
             wanted = fitting
-        text = f"tiles of op {self.sized.view.graph.ops[wanted.op].name} may have other bits at {told(wanted.sizes)}"
+        name, spec = self.sized.view.graph.ops[wanted.op].name, self.sized.view.ops[wanted.op]
+        text = f"tiles of op {name} may have other bits at {told(wanted.sizes)}"
+        if (auto_pad := spec.text("auto_pad", "NOTSET")).startswith("SAME"):
+            text = f"op {name} pads by auto_pad={auto_pad}, otherwise at {told(wanted.sizes)}: try sizes in steps"
         widest = max(self._proved_ranges(wanted.region.length.symbol, clock), key=lambda each: each.high, default=None)
         proved = None if widest is None else shlex.quote(str(widest))
         return text if proved is None else f"{text}; some are proved to have the same for --dim {proved}"
+
+    def _largest_held(self) -> str | None:
+        """What is whole in the loops that hold least, or without any, and why."""
+        rung = min(self.rungs, key=lambda each: each.peak_bytes, default=Rung((), (), 0, 0))
+        reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
+        if not self.rungs:
+            return reason
+        needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
+        return needs if reason is None else f"{needs}; {reason}"
 
     def _proved_ranges(self, name: str | None, clock: SearchClock) -> list[SizeRange]:
         """For which sizes of a dimension some of the refused tiles are proved, as far as that is found out in time."""
@@ -344,10 +374,10 @@ class Loops:
     def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
         """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
         buffers = {
-            loop_name(self.sized.view.graph.ops[min(region.own)].name): max(
-                self._profile.ops[op].workspace_bytes for op in region.own
+            loop_name(self.sized.view.graph.ops[min(region.own)].name): kernel_bytes(
+                self.sized, region, tiling, self._profile
             )
-            for region in rung.regions
+            for region, tiling in zip(rung.regions, rung.tilings, strict=True)
             if region.windows is not None
         }
         ops = (

@@ -93,14 +93,17 @@ def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
     known: dict[object, int] = {}
     for op in sorted(region.ops):
-        view = sized.view.ops[op]
-        attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
-        rule = sized.view.rules[op]
-        is_blind = rule.product is not None or rule.reads_no_constants
-        constants = tuple(() if is_blind else _constant(view, position) for position in range(len(view.inputs)))
-        kind = view.key, view.opset, view.weights, str(attributes), constants  # all that a rule sees but shapes
-        known.setdefault((kind, SizedOp.of(sized, region, op).place), op)
+        known.setdefault((kind_of(sized, op), SizedOp.of(sized, region, op).place), op)
     return known
+
+
+def kind_of(sized: SizedView, op: int) -> object:
+    """All that a rule sees of an op but shapes."""
+    view, rule = sized.view.ops[op], sized.view.rules[op]
+    attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
+    is_blind = rule.product is not None or rule.reads_no_constants  # of weights it sees the shape only
+    constants = tuple(() if is_blind else _constant(view, position) for position in range(len(view.inputs)))
+    return view.key, view.opset, view.weights, str(attributes), constants
 
 
 def _constant(view: OpView, position: int) -> object:

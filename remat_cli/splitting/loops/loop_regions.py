@@ -60,7 +60,10 @@ class SizedView:
 
     def units_of(self, region: LoopRegion) -> int:
         """How long the axis along which a region is cut is at the largest sizes."""
-        lengths = ((self.dims[name][axis], self.view.tensors[name].shape[axis]) for name, axis in region.axes.items())
+        shapes = (
+            (dims, self.view.tensors[name].shape) for name, dims in self.dims.items() if name in self.view.tensors
+        )
+        lengths = (pair for dims, shape in shapes for pair in zip(dims, shape, strict=True))
         return next(length for dim, length in lengths if dim == region.length)
 
     def axes_of(self, name: str) -> list[tuple[Dim, int]]:

@@ -33,6 +33,7 @@ class WindowKind(Enum):
     BESIDE = "at no window, but they run in such tiles beside ops that do"
     ROWS = "at windows of rows, of which bits do not depend on how wide a picture is"
     WIDTH = "at windows, and bits depend on how wide a picture is"
+    SPREAD = "at no window, but each row is spread over several, and bits depend on how wide a picture is"
 
 
 class ProductKind(Enum):
@@ -70,7 +71,8 @@ class SliceRule:
     `takes_one_for_copies`: has the same bits with one number as with a tensor of copies of it. `moves_numbers`: results
     are numbers of what is read first. `open_length`: what a computed shape may say of a length that it leaves open.
     `is_resize`: may be written as picking rows and columns and mixing them. `reads_no_constants`: asks for shapes and
-    attributes only, so that what it says of an op holds for the same op with other weights.
+    attributes only, so that what it says of an op holds for the same op with other weights. `whole_in_loops`: why it is
+    not cut where sizes vary, though it is at one size; else it is.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -90,6 +92,7 @@ class SliceRule:
     moves_numbers: bool = False
     is_resize: bool = False
     reads_no_constants: bool = False
+    whole_in_loops: str = ""
 
     @property
     def has_windows(self) -> bool:
