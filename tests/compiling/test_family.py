@@ -20,7 +20,7 @@ from remat_cli.core.values.sizes import SizeFamily, SizeRange
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "encoder.onnx"
 DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
-FIXED = ("--format", "json", "--quiet", "--force", "--verify", "fast", "--time-limit", "5s")
+FIXED = ("--format", "json", "--quiet", "--force", "--verify", "fast", "--time-limit", "60s")
 
 
 pytestmark = pytest.mark.usefixtures("cache")
