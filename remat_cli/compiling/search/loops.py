@@ -152,8 +152,6 @@ class Loops:
         """Loops around ever smaller tensors, in ever more tiles, that hold less than the whole by estimate."""
         peak = self.task.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
-        batches = find_batches(self.sized, int(LEAST_SHARE * peak))
-        yield from (rung for rung in self._rungs_of(batches) if rung.peak_bytes < peak)
         for least_bytes in sizes:
             if self.task.should_stop():
                 return
@@ -163,6 +161,8 @@ class Loops:
             for windows in self._windows(least_bytes, taken):
                 regions = [*loops, *windows] if windows else []
                 yield from (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+        batches = find_batches(self.sized, int(LEAST_SHARE * peak))
+        yield from (rung for rung in self._rungs_of(batches) if rung.peak_bytes < peak)
 
     def _windows(self, least_bytes: int, taken: set[int]) -> Iterator[list[LoopRegion]]:
         """Regions in tiles of rows, then those around ops of these whose tiles are not proved to have their bits."""
