@@ -176,7 +176,8 @@ def _cells(row: Row) -> list[str]:
 
 def _reason(row: Row) -> str:
     outcome = EXIT_WORDS.get(row["exit_code"], f"exit {row['exit_code']}")
-    words = row["verdict"] or row["said"] or row["split_obstacle"] or "no reason given"
+    told = filter(None, (row["verdict"] or row["said"], row["split_obstacle"]))
+    words = "; ".join(told) or "no reason given"
     if row["exit_code"] == 0:
         outcome, words = "the program fails", row["seen"]["failed"].splitlines()[-1]
     return f"- {row['program']}, {row['ask']}: {outcome}: {words}"

@@ -35,7 +35,14 @@ def plain(program=A, peak=300, **options):
 
 
 def compiled(program=A, peak=200, before=300, ask=HALF, answer="yes", **changed):
-    kept = {"use": "one", "exit_code": 0, "machine": "here", "verdict": "fits", "promises": [{"kept": True}]}
+    kept = {
+        "use": "one",
+        "exit_code": 0,
+        "machine": "here",
+        "verdict": "fits",
+        "split_obstacle": None,
+        "promises": [{"kept": True}],
+    }
     kept |= {"before": seen(before), "seen": seen(peak, answer), "measured_overhead_percent": 2.0}
     return {"program": program, "ask": ask, **kept, **changed}
 
@@ -108,7 +115,7 @@ def test_a_package_that_is_not_there_has_no_place(package):
 
 def test_the_page_says_what_rows_give():
     rows = [plain(), plain(B, 150, arena=False), compiled(), compiled(B, 140, 150, answer="no")]
-    rows += [compiled(B, ask="min", exit_code=4, verdict="no plan: a reason", seen={})]
+    rows += [compiled(B, ask="min", exit_code=4, verdict="no plan", split_obstacle="a reason", seen={})]
     text = "\n".join(table(rows))
     assert "2 models; the processes of 1 take more than 100 MiB for them" in text
     assert "compiled at 50 %: 2 of 2" in text
@@ -119,7 +126,7 @@ def test_the_page_says_what_rows_give():
     assert "- arena off: 20% less in 1 rows" in text
     assert f"| {A} | 50% | one | 200 | 100 | 50% | 300 | 200 | 1.5 | 1.5 | 2.00 | same |" in text
     assert f"| {B} | 50% | one | 50 | 40 | 20% | 150 | 140 | 1.5 | 1.5 | 2.00 | **OTHER** |" in text
-    assert f"- {B}, min: no plan found: no plan: a reason" in text
+    assert f"- {B}, min: no plan found: no plan; a reason" in text
 
 
 def test_a_program_that_fails_with_the_new_file_is_told():
