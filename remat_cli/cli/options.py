@@ -194,7 +194,9 @@ solver_options = group(
     _option("--solver", metavar="NAME", help="One of `remat solvers`. [auto]"),
     _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
     order_option,
-    _option("--time-limit", metavar="T", help="Stop solving after 30s, 2m or 500ms. [30s]"),
+    _option(
+        "--time-limit", metavar="T", help="Stop searching after 30s, 2m or 500ms; runs of the model come on top. [30s]"
+    ),
     gap_option,
 )
 

@@ -23,7 +23,6 @@ from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import NEAREST_PROCESS, SolutionReport, is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
-ALMOST = 0.9  # of the time limit: searches stop a little before it
 LEAST = "min"  # the budget as it is written
 
 
@@ -43,6 +42,7 @@ def compile_lines(report: OneModelReport, style: Style) -> list[str]:
         lines += [solver_line(solution, "time", space), _recompute_line(report), *split_lines(report.regions)]
         lines += floor_lines(report.regions, solution)
         lines += obstacle_lines(report.split_obstacle, report.regions)
+        lines += [f"{cut}: a longer one may lead to a better plan"] if (cut := _cut(report)) else []
     said = () if report.verification is None else report.verification.notes
     if report.verification is not None:
         lines += ["", *verification_lines(report.verification, style)]
@@ -158,14 +158,19 @@ def _not_found_lines(report: OneModelReport, style: Style) -> list[str]:
         lines.append(f"of the plans found the smallest needs {describe_bytes(needed)} of the process by prediction")
     nearest = nearest_bytes(solution)
     if nearest is None:
+        cut = _cut(report)
         is_time_wasted = report.split_obstacle is not None and solution.floor_bytes > solution.budget_bytes
-        limit_seconds = report.asked.time_limit_seconds
-        may_have_run_short = limit_seconds is None or solution.seconds >= ALMOST * limit_seconds
-        is_more_time_of_use = may_have_run_short and not is_time_wasted
-        advice = "a longer --time-limit or a larger --budget" if is_more_time_of_use else "a larger --budget"
-        return [*lines, f"the proved least is {least}: try {advice}"]
+        if cut is not None and not is_time_wasted:
+            return [*lines, cut, f"the proved least is {least}: try a longer --time-limit or a larger --budget"]
+        return [*lines, f"the proved least is {least}: try a larger --budget"]
     lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
+
+
+def _cut(report: OneModelReport) -> str | None:
+    """That the search ended before all was tried, as its time was over; None: it did not."""
+    limit = report.asked.time_limit_seconds
+    return f"the search was cut at --time-limit {limit:g}s" if limit and report.asked.search_was_cut else None
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:

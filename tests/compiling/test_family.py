@@ -20,7 +20,7 @@ from remat_cli.core.values.sizes import SizeFamily, SizeRange
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "encoder.onnx"
 DIMS = ("--dim", "batch=1..3", "--dim", "seq=1..600")
-FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")
+FIXED = ("--format", "json", "--quiet", "--force", "--verify", "fast", "--time-limit", "5s")
 
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -91,7 +91,7 @@ def test_the_plan_says_for_which_sizes_and_what_they_showed(compiled):
 
 
 def test_a_plan_is_verified_at_all_these_sizes_again(compiled, capsys):
-    assert main(["verify", str(compiled.with_suffix(".plan.json")), "--no-capped-run"]) == 0
+    assert main(["verify", str(compiled.with_suffix(".plan.json")), "--verify", "fast"]) == 0
     assert "other sizes: 16 run in one session, outputs identical at 16 of them" in capsys.readouterr().out
 
 
@@ -283,6 +283,7 @@ def test_only_tiles_that_would_have_fitted_are_said_to_be_in_the_way(folder, cap
     assert re.match(reason, obstacle), obstacle
 
 
+@pytest.mark.slow  # of one size: end_to_end/test_verify_file.py
 def test_a_portable_file_is_held_to_the_users_model_too(encoder, folder):
     """What it is compared with is the default session of the user's file, though promises hold in exact sessions."""
     written = folder / "portable.onnx"

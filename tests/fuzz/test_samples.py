@@ -16,13 +16,8 @@ FEW_MUTANTS = (
     "proto 31",
     "proto 631",
     "proto 277",
-    "proto 955",
     "bytes 966",
-    "proto 553",
     "proto 49",
-    "proto 607",
-    "proto 223",
-    "proto 901",
 )
 FEW_KILLS = ("KILL", "INT")
 MANY = {"node": 60, "model": 60, "plan": 48, "kill": 12}

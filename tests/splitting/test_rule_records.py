@@ -78,6 +78,7 @@ PROOFS = {
         "test_expands.test_bits_stay",
     ),
     "moves_numbers": ("test_rule_records.test_results_are_numbers_of_what_is_read",),
+    "reads_no_constants": ("test_rule_records.test_rules_that_read_no_constants_say_the_same_of_other_weights",),
     "is_resize": ("test_recast.test_a_resize_taken_apart_has_the_same_bits",),
 }
 
@@ -287,3 +288,16 @@ def test_results_are_numbers_of_what_is_read(key: tuple[str, str]) -> None:
     assert made is not None
     assert op.inputs[0] is not None
     assert set(made.flat) <= set(op.inputs[0].flat)
+
+
+@pytest.mark.parametrize("key", ops_that(lambda rule: rule.reads_no_constants), ids=":".join)
+def test_rules_that_read_no_constants_say_the_same_of_other_weights(
+    key: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = case_of(*key)
+    view = view_of(op, run(op))
+    asked: list[int] = []
+    monkeypatch.setattr(OpView, "constant", lambda self, position: asked.append(position))
+    slabs = [slab for axis, extent in enumerate(view.output_shape) for slab in slabs_along(axis, extent)]
+    assert any(rule_of(*key).cut(view, slab) for slab in slabs)
+    assert not asked

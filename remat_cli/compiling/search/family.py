@@ -72,14 +72,14 @@ def plan_family(loops: Loops) -> OneModel | Refused:
 
 def fit_loops(loops: Loops, most_bytes: int) -> OneModel | None:
     """The plan with the fewest tiles that fits, of those that hold at most so many bytes by estimate."""
-    found = search(FewestTiles(loops, most_bytes), KeepRule(), loops.task.progress)
+    found = search(FewestTiles(loops, most_bytes), KeepRule(), loops.task.ending)
     return None if found is None else loops.with_dims(found)
 
 
 def least_loops(loops: Loops) -> OneModel | None:
     """The loops that hold least of those whose plan takes no longer than it may."""
     task = loops.task
-    found = search(LeastLoops(loops), KeepRule(admits=task.is_allowed, is_enough=lambda found: False), task.progress)
+    found = search(LeastLoops(loops), KeepRule(admits=task.is_allowed, is_enough=lambda found: False), task.ending)
     return None if found is None else loops.with_dims(found)
 
 
@@ -99,7 +99,7 @@ def _best(loops: Loops) -> OneModel | Refused:
 def without_loops(loops: Loops) -> OneModel | Refused:
     """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
     whole = loops.task.whole
-    whole = replace(whole, obstacle=None if loops.task.progress.should_stop() else loops.obstacle())
+    whole = replace(whole, obstacle=None if loops.is_cut else loops.obstacle())
     if whole.answer.run.status is not Status.INFEASIBLE:
         return whole
     return replace(whole, answer=replace(whole.answer, run=replace(whole.answer.run, status=Status.NOT_FOUND)))

@@ -30,7 +30,7 @@ class CapSearch:
         task = self.tiles.task
         task.progress.stage(stages.SPLITTING)
         rule = KeepRule(better=task.better, is_enough=self.tiles.is_cheap)
-        return search(self, rule, task.progress) or self._without_plan()
+        return search(self, rule, task.ending) or self._without_plan()
 
     def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
         """Splits to measure, and of those the ones to plan in which no tensor is above the cap."""
@@ -56,7 +56,7 @@ class CapSearch:
         return replace(whole.refused(replace(whole.answer, run=run)), obstacle=self._obstacle())
 
     def _obstacle(self) -> str | None:
-        if self.tiles.task.progress.should_stop():
+        if self.tiles.task.should_stop():
             return None
         if self.least_bytes is not None:
             budget_bytes = self.tiles.task.question.budget_bytes

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import onnx
 import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
@@ -16,6 +15,7 @@ from remat_cli.core.values.sizes import SizeLimit, family_told
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, read_proto
+from remat_cli.onnx_io.read.mapped import parsed
 from remat_cli.onnx_io.read.untrusted import all_tensors, external_files
 from remat_cli.onnx_io.write.op_versions import loads_from
 from remat_cli.onnx_io.write.packed import forget_packed
@@ -145,7 +145,7 @@ def check_same_interface(compiled: Path, ours: tuple[InputSpec, ...], original: 
 
 def runs_on_at(path: Path) -> RunsOn | None:
     """Where the compiled file at a path runs; None for a file that remat did not write."""
-    proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    proto = parsed(path)
     packed = [forget_packed(tensor) for tensor in all_tensors(proto.graph)]
     return compiled_runs_on(ir.from_proto(proto), is_packed=any(packed))
 

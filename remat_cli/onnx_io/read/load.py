@@ -17,6 +17,7 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
 from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
+from remat_cli.onnx_io.read.mapped import is_inside, model_of, parsed
 from remat_cli.onnx_io.read.normalise import (
     drop_trailing_blanks,
     drop_unused_weights,
@@ -25,7 +26,7 @@ from remat_cli.onnx_io.read.normalise import (
     name_nodes,
     weights_leave_inputs,
 )
-from remat_cli.onnx_io.read.old_forms import check_opset, with_dense_tensors, with_known_opset
+from remat_cli.onnx_io.read.old_forms import check_opset, is_too_old, with_dense_tensors, with_known_opset
 from remat_cli.onnx_io.read.untrusted import all_tensors, check_texts, check_types, external_files
 from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
@@ -118,6 +119,8 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     check_texts(path, proto)
     check_types(path, proto)
     check_opset(path, proto)
+    if is_too_old(proto):
+        proto = read_proto(path, whole=True)  # as ONNX's converter takes it
     if not has_custom_ops:
         # Refuse ops that stock ONNX Runtime cannot know.
         known = KNOWN_DOMAINS | {function.domain for function in proto.functions}
@@ -132,8 +135,7 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     with_dense_tensors(path, proto)
     proto, converted = with_known_opset(path, proto)
     has_packed = sum(map(forget_packed, all_tensors(proto.graph))) > 0
-    model = ir.from_proto(proto)
-    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    model = model_of(proto, path)
     forget_signature(model)
     if lost_metadata(model):
         raise ModelError(f"{path} {LOST_METADATA}")
@@ -157,8 +159,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     proto = read_proto(path)
     for tensor in all_tensors(proto.graph):
         forget_packed(tensor)
-    model = ir.from_proto(proto)
-    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    model = model_of(proto, path)
     without_primers(model)
     seen_through(model)
     _repair(model)
@@ -178,8 +179,12 @@ def _repair(model: ir.Model) -> None:
     lift_constants(model.graph)
 
 
-def read_proto(path: Path) -> onnx.ModelProto:
-    """The file's contents, external data left on disk."""
+def read_proto(path: Path, *, whole: bool = False) -> onnx.ModelProto:
+    """The file's contents, external data left on disk, and large weights inside too unless `whole`.
+
+    Raises:
+        ModelError: there is no such file, or it is not a model.
+    """
     if not path.exists():
         raise ModelError(f"model {path} does not exist")
     if not path.is_file():
@@ -187,7 +192,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
     if path.stat().st_size == 0:
         raise ModelError(f"model {path} is empty")
     try:
-        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+        proto = parsed(path, whole=whole)
     except DecodeError:
         raise ModelError(f"model {path} is not an ONNX model, or it is cut off") from None
     except OSError as error:
@@ -209,7 +214,8 @@ def _check(path: Path, proto: onnx.ModelProto) -> None:
         if has_runtime_ops(proto):
             onnx.checker.check_model(without_runtime_ops(_with_shapes(proto)))
         else:
-            onnx.checker.check_model(_with_shapes(proto) if lacks else str(path))
+            is_left = any(is_inside(path, tensor) for tensor in all_tensors(proto.graph))  # then the file is large
+            onnx.checker.check_model(_with_shapes(proto) if lacks or is_left else str(path))
     except onnx.checker.ValidationError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         first_line = lines[0] if lines else type(error).__name__

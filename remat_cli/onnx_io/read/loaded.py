@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 
+from remat_cli.onnx_io.read.mapped import parsed
 from remat_cli.onnx_io.write.steady import seen_through
 
 MOST_ELEMENTS = 64
@@ -36,7 +36,7 @@ def touched(written: ir.Model, loaded: Path) -> Touched:
     `written` is the model without the steady form, which the file may have.
     """
     # The file's nodes; names of dimensions, two or more a tensor, take longer to read than all else.
-    proto = onnx.load(loaded, load_external_data=False)
+    proto = parsed(loaded)
     del proto.graph.value_info[:]
     without_shapes = ir.from_proto(proto)
     before, after = _nodes(written), _nodes(seen_through(without_shapes))

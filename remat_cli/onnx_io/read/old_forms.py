@@ -62,6 +62,12 @@ def _opset(proto: onnx.ModelProto) -> int | None:
     return versions.get("", versions.get("ai.onnx"))
 
 
+def is_too_old(proto: onnx.ModelProto) -> bool:
+    """Whether a model's operators are of a version that has to be converted."""
+    opset = _opset(proto)
+    return opset is not None and opset < OLDEST_OPSET
+
+
 def with_known_opset(path: Path, proto: onnx.ModelProto) -> tuple[onnx.ModelProto, str | None]:
     """The model under a version of ONNX's operators that remat knows, and a line that says what was converted.
 
@@ -72,7 +78,7 @@ def with_known_opset(path: Path, proto: onnx.ModelProto) -> tuple[onnx.ModelProt
     if opset is None:
         proto.opset_import.append(helper.make_opsetid("", ASSUMED_OPSET))
         return proto, None
-    if opset >= OLDEST_OPSET:
+    if not is_too_old(proto):
         return proto, None
     refusal = f"model {path} uses opset {opset}: convert it to {OLDEST_OPSET} or later, such as 17"
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in proto.graph.initializer):

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import onnx_ir as ir
 
+from remat_cli.onnx_io.read.mapped import model_of, parsed
 from remat_cli.onnx_io.read.op_facts import DRAWING, MOST, OURS, is_ours, may_train
 from remat_cli.onnx_io.write.packed import NOTHING_PACKED, packed_weights
 from remat_cli.onnx_io.write.save import data_path, save
@@ -53,7 +54,7 @@ def seeded_copy(path: Path, target: Path) -> Path:
         ConfigError: the copy cannot be written.
         RematError: the disk is full or failed.
     """
-    model = ir.load(path)
+    model = model_of(parsed(path), path)
     if not give_seeds(model):
         return path
     has_data = data_path(path).exists()

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.read.checking import all_bodies
+from remat_cli.onnx_io.read.mapped import KNOWN_TYPES, bytes_wanted, is_inside
 
-KNOWN_TYPES = frozenset(kind.value for kind in ir.DataType)
 LONGEST_TEXT = 200
 """Of what is repeated in a message."""
 
@@ -60,6 +59,8 @@ def check_types(path: Path, proto: onnx.ModelProto) -> None:
 def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
     """Files of external data, each once; all lie in the model's folder and are long enough. None is opened.
 
+    The model's own file is none of them, though `parsed` says of large weights inside that they lie there.
+
     Raises:
         ModelError: one is not there, lies elsewhere or is too short, or where it is said to lie makes no sense.
     """
@@ -72,26 +73,24 @@ def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:
         file_named = f"model {path}: external data file {_shown(location)[1:-1]}"
         named = f"{file_named} of tensor '{tensor.name}'"
         file: Path = path.parent / location
-        if _is_outside(path.parent, location):
+        inside = is_inside(path, tensor)
+        if not inside and _is_outside(path.parent, location):
             raise ModelError(
                 f"{named} lies outside the model's folder {path.parent}: nothing was read; put it beside the model"
             )
         if not os.path.isfile(file):  # False for a name that is too long, too, at which Path.is_file raises
             raise ModelError(f"{named} does not exist in {path.parent}")
-        if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+        wanted = bytes_wanted(tensor)
+        if wanted is None:
             raise ModelError(f"{named} cannot hold its elements, which are no numbers")
         offset, length = _number(named, entries, "offset"), _number(named, entries, "length")
-        # What the elements of a tensor take; several of fewer than 8 bits share a byte.
-        bits = int(8 * ir.DataType(tensor.data_type).itemsize)
-        for size in tensor.dims:
-            bits *= size
-        wanted = -(-bits // 8)
         if length is not None and length != wanted:
             raise ModelError(f"{named} is said to hold {length} bytes of it, of its {wanted}: export the model again")
         if (offset or 0) + wanted > file.stat().st_size:
             there = file.stat().st_size
             raise ModelError(f"{file_named} is cut off: tensor '{tensor.name}' lies beyond its {there} bytes")
-        files[file] = None
+        if not inside:
+            files[file] = None
     return list(files)
 
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from remat_cli.onnx_io.read.mapped import model_of, parsed
 from remat_cli.onnx_io.read.untrusted import external_files
+from remat_cli.onnx_io.write.contents import contents
 from remat_cli.onnx_io.write.packed import ENTRY, forget_packed
 
 GRAPH_KEY = "remat.graph_sha256"  # model metadata: the hash of the graph as it was written
@@ -76,7 +77,7 @@ def condition_of(path: Path) -> FileCondition:
         ModelError: the data of its weights is not there, or lies outside of its folder.
     """
     try:
-        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+        proto = parsed(path)
     except DecodeError:
         return FileCondition(path)
     told = {entry.key: entry.value for entry in proto.metadata_props}
@@ -87,8 +88,7 @@ def condition_of(path: Path) -> FileCondition:
     has_packed = str(found) == told[PACKED_KEY] if PACKED_KEY in told else None
     for tensor in proto.graph.initializer:
         forget_packed(tensor)
-    model = ir.from_proto(proto)
-    ir.external_data.set_base_dir(model.graph, path.resolve().parent)
+    model = model_of(proto, path)
     return FileCondition(path, graph_digest(model) == told[GRAPH_KEY], has_packed)
 
 
@@ -169,5 +169,6 @@ def _digest_of(tensor: ir.TensorProtocol) -> str:
     if tensor.dtype == ir.DataType.STRING:
         digest.update(repr(tensor.numpy().tolist()).encode())
     elif tensor.size:
-        digest.update(tensor.tobytes())
+        for piece in contents(tensor):
+            digest.update(piece)
     return digest.hexdigest()

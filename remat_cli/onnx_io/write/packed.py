@@ -7,13 +7,15 @@ kernels would make otherwise is not taken. Runtimes before 1.21 do not know thes
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
+
+from remat_cli.onnx_io.read.mapped import parsed
 
 ENTRY = "prepacked_"
 CHECKSUM = "0"  # of a buffer: the runtime writes and reads none
@@ -67,15 +69,6 @@ class PackedWeights:
         kept = {name: copies for name, copies in self.copies.items() if not name.startswith(prefix)}
         return PackedWeights(self.file, kept)
 
-    def pieces(self) -> Iterator[bytes]:
-        """The contents of the buffers, one after the other."""
-        if not self.copies:
-            return
-        with self.file.open("rb") as file:
-            for buffer in self.buffers:
-                file.seek(buffer.offset)
-                yield file.read(buffer.bytes)
-
     @property
     def _all(self) -> list[PackedCopy]:
         return [copy for copies in self.copies.values() for copy in copies]
@@ -86,7 +79,7 @@ NOTHING_PACKED = PackedWeights(Path(), MappingProxyType({}))
 
 def packed_weights(path: Path) -> PackedWeights:
     """The packed copies that a model file speaks of."""
-    proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+    proto = parsed(path)
     copies: dict[str, tuple[PackedCopy, ...]] = {}
     files: set[str] = set()
     for tensor in proto.graph.initializer:

@@ -13,7 +13,6 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from types import MappingProxyType
 
 import onnx
 import onnx_ir as ir
@@ -22,13 +21,14 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from remat_cli.base.files import atomic_path
 from remat_cli.base.present import present
 from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.read.mapped import parsed
+from remat_cli.onnx_io.write.contents import Piece, contents, file_pieces, inline, tensors_of, weights_of
 from remat_cli.onnx_io.write.packed import ENTRY, NOTHING_PACKED, PackedWeights
 
 INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
 DATA_FILE_BYTES = 2**25  # 32 MiB: copies of fewer weights at load matter less than a second file to carry around
 SMALL_BYTES = 1024  # weights up to this stay in the model file
 ALIGNMENT = 4096  # lets the runtime map the file instead of reading it
-NO_ENTRIES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
 def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeights = NOTHING_PACKED) -> None:
@@ -48,7 +48,8 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
         # Write a model with its weights inside, and remove data files that the model it replaces had for itself.
         unused = {data_path(path)} if _reads_its_data(path) else set()
         with atomic_path(path) as temporary:
-            _write(temporary, [_serialise(_placed(model, None))])
+            _write(temporary, inline(model))
+            _keep_open(model, {path})
         _remove(unused | _old_style_data(path), model)
     else:
         # Write a model and its data file. All is on disk, under other names, before anything that was there changes.
@@ -59,11 +60,12 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
             if not _has_checksum(data, checksum):
                 with atomic_path(data) as beside:
                     _write(beside, _pieces(moving, packed))
-                    _keep_open(model, {data})
+                    _keep_open(model, {data, path})
                     # Remove the old model, whose data is about to change; the new one inherits its mode.
                     if path.exists():
                         shutil.copymode(path, temporary)
                         path.unlink()
+            _keep_open(model, {path})
         _remove(_old_style_data(path), model)
 
 
@@ -84,10 +86,10 @@ def data_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def _serialise(model: ir.Model, entries: Mapping[str, Mapping[str, str]] = NO_ENTRIES) -> bytes:
+def _serialise(model: ir.Model, entries: Mapping[str, Mapping[str, str]]) -> bytes:
     """Bytes of a model, the same ones every time; `entries` are what its external weights say beside their places."""
     proto = ir.to_proto(model)
-    for tensor in _tensors_of(proto.graph):
+    for tensor in tensors_of(proto.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             for key, value in entries[tensor.name].items():
                 tensor.external_data.add(key=key, value=value)
@@ -107,22 +109,9 @@ def _entries(moving: list[ir.TensorProtocol], packed: PackedWeights, checksum: s
     return found
 
 
-def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Initialisers of a graph and of all graphs in it."""
-    yield from graph.initializer
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        for body in (attribute.g, *attribute.graphs):
-            yield from _tensors_of(body)
-
-
-def _weights(model: ir.Model) -> list[ir.Value]:
-    """Initialisers of all graphs that have a value."""
-    return [value for graph in model.graphs() for value in graph.initializers.values() if value.const_value is not None]
-
-
 def _movable(model: ir.Model) -> list[ir.TensorProtocol]:
     """Weights that a data file can hold, in the order in which they lie there."""
-    tensors = [value.const_value for value in _weights(model)]
+    tensors = [value.const_value for value in weights_of(model)]
     return [tensor for tensor in tensors if tensor is not None and _is_movable(tensor)]
 
 
@@ -134,20 +123,14 @@ def _bytes_of(tensors: list[ir.TensorProtocol]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _pieces(tensors: list[ir.TensorProtocol], packed: PackedWeights) -> Iterator[bytes]:
-    """What the data file consists of: each tensor, then each packed copy, filled up to the alignment.
-
-    Only one at a time is in memory.
-    """
+def _pieces(tensors: list[ir.TensorProtocol], packed: PackedWeights) -> Iterator[Piece]:
+    """What the data file consists of: each tensor, then each packed copy, filled up to the alignment."""
     for tensor in tensors:
-        is_closed = isinstance(tensor, ir.ExternalTensor) and tensor.raw is None
-        yield tensor.tobytes()
-        if isinstance(tensor, ir.ExternalTensor) and is_closed:
-            tensor.release()
+        yield from contents(tensor)
         yield bytes(-tensor.nbytes % ALIGNMENT)
-    for piece in packed.pieces():
-        yield piece
-        yield bytes(-len(piece) % ALIGNMENT)
+    for buffer in packed.buffers:
+        yield from file_pieces(packed.file, buffer.offset, buffer.bytes)
+        yield bytes(-buffer.bytes % ALIGNMENT)
 
 
 def _offsets(sizes: Iterable[int]) -> list[int]:
@@ -156,15 +139,13 @@ def _offsets(sizes: Iterable[int]) -> list[int]:
     return list(itertools.accumulate(aligned, initial=0))[:-1]
 
 
-def _placed(model: ir.Model, data: Path | None) -> ir.Model:
-    """The model with its movable weights pointing into the data file, if there is one, and all others in memory."""
-    if data is None and not any(isinstance(value.const_value, ir.ExternalTensor) for value in _weights(model)):
-        return model
+def _placed(model: ir.Model, data: Path) -> ir.Model:
+    """The model with its movable weights pointing into the data file, and all others in memory."""
     copy = model.clone()
     offsets = iter(_offsets(tensor.nbytes for tensor in _movable(copy)))
-    for value in _weights(copy):
+    for value in weights_of(copy):
         tensor = present(value.const_value, f"weight '{value.name}'")
-        if data is not None and _is_movable(tensor):
+        if _is_movable(tensor):
             name = value.name or ""
             offset = next(offsets)
             shape = ir.Shape(dims_of(tensor))
@@ -173,14 +154,13 @@ def _placed(model: ir.Model, data: Path | None) -> ir.Model:
             )
         elif isinstance(tensor, ir.ExternalTensor):
             is_closed = tensor.raw is None
-            memory_copy = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+            value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
             if is_closed:
                 tensor.release()
-            value.const_value = memory_copy
     return copy
 
 
-def _checksum(pieces: Iterable[bytes]) -> str:
+def _checksum(pieces: Iterable[Piece]) -> str:
     """SHA-1, as ONNX wants it."""
     digest = hashlib.sha1(usedforsecurity=False)
     for piece in pieces:
@@ -196,7 +176,7 @@ def _has_checksum(data: Path, checksum: str) -> bool:
         return _checksum(iter(lambda: file.read(2**20), b"")) == checksum
 
 
-def _write(path: Path, pieces: Iterable[bytes]) -> None:
+def _write(path: Path, pieces: Iterable[Piece]) -> None:
     """Write a file through to the disk, which may be full: better now than when the old files are gone."""
     with path.open("wb") as file:
         for piece in pieces:
@@ -210,10 +190,10 @@ def _reads_its_data(path: Path) -> bool:
     if not path.is_file() or not data_path(path).is_file():
         return False
     try:
-        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
+        proto = parsed(path)
     except (DecodeError, OSError):
         return False
-    entries = (entry for tensor in _tensors_of(proto.graph) for entry in tensor.external_data)
+    entries = (entry for tensor in tensors_of(proto.graph) for entry in tensor.external_data)
     return any(entry.key == "location" and Path(entry.value) == Path(data_path(path).name) for entry in entries)
 
 
@@ -232,7 +212,7 @@ def _remove(files: Set[Path], model: ir.Model) -> None:
 def _keep_open(model: ir.Model, files: Set[Path]) -> None:
     """Map the weights that the model has in these files, so that it can be read when the files are gone."""
     places = {file.resolve() for file in files}
-    for value in _weights(model) if places else ():
+    for value in weights_of(model) if places else ():
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path).resolve() in places:
             tensor.numpy()

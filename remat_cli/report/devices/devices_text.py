@@ -254,7 +254,8 @@ def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
         lines = [f"{verdict} (space {solution.space})"]
     else:
         lines = [style.paint(f"no plan within these budgets was found in {solution.seconds:.1f} s", "bad")]
-        lines.append("try a longer --time-limit or larger budgets")
+        is_short = report.asked.search_was_cut
+        lines.append(f"try {'a longer --time-limit or ' if is_short else ''}larger budgets")
     if len(_by_memory(report.devices)) == 1:
         lines.append(f"proved: none needs less than {describe_bytes(solution.floor_bytes)}")
     if report.obstacle is not None:

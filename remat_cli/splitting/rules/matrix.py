@@ -64,6 +64,9 @@ class Product(NamedTuple):
 def has_same_bits(whole: Product, part: Product, first_column: int, threads: int) -> bool:
     """Whether a part, whose columns begin at `first_column` of the whole, has its bits on up to `threads` threads."""
     counts = range(1, threads + 1)
+    is_same_matrix = whole.matrices > 1 and part == whole._replace(matrices=part.matrices)
+    if is_same_matrix and all(_sharers(whole, count) == _sharers(part, count) for count in counts):
+        return True  # as many threads share each matrix, and cut it in the same way
     if min(whole.columns, part.columns) == 1 or _may_run_by_row(part, counts) or _may_run_by_row(whole, counts):
         return False
     if whole.depth <= RUN:
