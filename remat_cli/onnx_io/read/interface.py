@@ -168,8 +168,9 @@ def inner_uses(model: ir.Model) -> dict[str, tuple[Reader, ...]]:
     readers: dict[str, list[Reader]] = {}
     for node in model.graph:
         for value in captured_values(node):
-            if value.name in model.graph.initializers:
-                readers.setdefault(value.name, []).extend(_inner_readers(node, value))
+            name = value.name or ""
+            if name in model.graph.initializers:
+                readers.setdefault(name, []).extend(_inner_readers(node, value))
     return {name: tuple(found) for name, found in readers.items()}
 
 
