@@ -17,7 +17,15 @@ from remat_cli.compiling.fit import excess_bytes, fit
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
 from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, written_interface
-from remat_cli.compiling.process.steady import EARLY_SHARE, Inside, inside, kinds_of, no_kinds, with_early_outputs
+from remat_cli.compiling.process.steady import (
+    EARLY_SHARE,
+    Inside,
+    inside,
+    kinds_of,
+    no_kinds,
+    packed_in_bodies,
+    with_early_outputs,
+)
 from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
 from remat_cli.core.schedule.graph import without_buffers
 from remat_cli.core.schedule.plan import Plan
@@ -36,7 +44,7 @@ from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.processor_guard import guard_for
 from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
-from remat_cli.onnx_io.write.steady import in_loops, steady, weight_bytes_of
+from remat_cli.onnx_io.write.steady import steady, weight_bytes_of
 from remat_cli.ort_rules.arena_copies import ArenaCopyRules
 from remat_cli.ort_rules.forecast import Judged, SessionForecast, Steady, predict_sessions
 from remat_cli.ort_rules.forms import Formed, InForm, best_form, may_gain, roomy_form
@@ -169,8 +177,10 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     if found is not None and form is not None:
         judged = judge_again(prepared, profile, solved, rewritten, replace(found, form=form))
         sessions = predict_sessions(judged, prepared.runtime)
-        rewritten = replace(rewritten, model=steady(found.model, form, _packed_away(found.model, packing)))
-        fixed_bytes = FLAG_BYTES + weight_bytes_of(found.model, form) + _kept_in_loops_bytes(found.model, packing)
+        model = found.model
+        in_form = steady(model, form, _packed_away(model, packing), packed_in_bodies(model, packing))
+        rewritten = replace(rewritten, model=in_form)
+        fixed_bytes = FLAG_BYTES + weight_bytes_of(model, form) + _kept_in_branch_bytes(model, packing)
     set_model_metadata(rewritten.model, PEAK_KEY, str(sessions.judged.plan.peak))
     if prepared.conditions.portable:
         set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
@@ -275,7 +285,7 @@ def judge_again(
     if found is not None:
         graph = without_buffers(graph, found.early)
         fixed += found.branch.held_bytes + weight_bytes_of(rewritten.model, found.form)
-        fixed += _kept_in_loops_bytes(rewritten.model, prepared.rules.packing)
+        fixed += _kept_in_branch_bytes(rewritten.model, prepared.rules.packing)
     judged = msgspec.structs.replace(profile, ops=ops, weight_bytes=profile.weight_bytes + fixed)
     again = baseline(make_problem(graph, judged))
     is_known = not prepared.conditions.portable  # in a default session that is another model
@@ -295,9 +305,9 @@ def _packed_away(model: Any, packing: PackingRules) -> dict[str, int]:
     return {name: use.size_bytes for name, use in uses if packing.is_packed_away(use)}
 
 
-def _kept_in_loops_bytes(model: Any, packing: PackingRules) -> int:
-    """Bytes of small weights that the form moves into loops, whose bodies keep originals beside packed copies."""
-    moved = in_loops(model)
+def _kept_in_branch_bytes(model: Any, packing: PackingRules) -> int:
+    """Bytes of small weights that the form moves into its branch, which keeps originals beside packed copies."""
+    moved = packed_in_bodies(model, packing)
     return sum(size_bytes for name, size_bytes in _packed_away(model, packing).items() if name in moved)
 
 

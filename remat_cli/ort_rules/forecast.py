@@ -57,13 +57,15 @@ class FileFacts(msgspec.Struct, frozen=True):
     """How a file is written: its weights, in the order in which ops read them first, and where they lie.
 
     `is_mapped`: those that are not small lie in data files.
-    `is_primed`: it has primers. `form_ops` are those of the steady form that the graph does not have.
+    `is_primed`: it has primers. `form_ops` are those of the steady form that the graph does not have, `body_ops` those
+    in bodies of its ops.
     """
 
     weights: tuple[LoadedWeight, ...]
     is_mapped: bool
     is_primed: bool
     form_ops: int = 0
+    body_ops: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
 
     def loaded(stuck_copies: int) -> LoadForecast:
         what = LoadedFile(
-            ops=ops + file.form_ops,
-            branch_ops=0 if judged.steady is None else ops,
+            ops=ops + file.form_ops + file.body_ops,
+            branch_ops=file.body_ops + (0 if judged.steady is None else ops),
             is_primed=file.is_primed,
             packing_order=packing_order(judged.graph),
             arena_extra_bytes=extra_bytes,

@@ -25,6 +25,11 @@ pages count, clean, once a run has read them (measured: all of them; a gather re
 Where a branch reads weights from outside, originals are freed only when all are packed: the peak has every original and
 every copy. Those in a data file all leave then; those in the heap stay.
 
+A weight that belongs to a branch stays there as it was read, packed or not, and inside the file once more than that:
+the branch is made of a message that holds it, and that stays too (if the branch is right in the main graph; deeper ones
+have more). A third time it is there while the file is read. Of what is freed of that the heap keeps blocks below its
+threshold, and packed copies go there, but for one or two. In a data file it is mapped, and stays mapped.
+
 Where the copies are in the data file too, a session makes each all the same, compares it, drops it, and reads the saved
 one when it first runs, or (`reads_saved`) right then. So does every op beyond the first that reads a weight in the same
 way. What the heap keeps of dropped copies follows from its rules (`heap`): with primers in the file, the largest
@@ -54,7 +59,8 @@ class LoadRules(msgspec.Struct, frozen=True, kw_only=True):
 
     A file is read through a buffer of `stream_bytes`. `session_bytes` are a session's own, with `op_bytes` for each op,
     `branch_op_bytes` more for one in a branch, `weight_bytes` for each weight, `captured_bytes` more for one that a
-    branch reads from outside. Kernels read in `run_bytes` of code and tables when they run first. A gather touches
+    branch reads from outside. A weight inside the file that a branch has itself is there `branch_copies` times more.
+    Kernels read in `run_bytes` of code and tables when they run first. A gather touches
     `gathered_factor` times the rows that it reads of a mapped weight. Primers leave `primed_bytes`; of the copies that
     are dropped, at most `stuck_copies` stay for all that. A session without an arena holds `no_arena_bytes` beyond live
     tensors. `reads_saved`: packed copies in a data file are read while it is loaded, not in the first run.
@@ -66,6 +72,7 @@ class LoadRules(msgspec.Struct, frozen=True, kw_only=True):
     branch_op_bytes: int
     weight_bytes: int
     captured_bytes: int
+    branch_copies: int
     run_bytes: int
     gathered_factor: int
     primed_bytes: int
@@ -79,8 +86,8 @@ class LoadedWeight(msgspec.Struct, frozen=True):
 
     `packed_bytes` are those of all copies that stay of it (0: no op packs it), `copies` how many, `packings` how often
     ops make one. `is_read_plainly`: some op reads it as it is too, so that it stays beside its copies. `is_mapped`: it
-    lies in a data file, else in the model file. `is_captured`: a branch reads it from outside. `is_saved`: its copies
-    are in the data file too, so that a session drops those that it makes.
+    lies in a data file, else in the model file. `is_captured`: a branch reads it from outside. `is_of_branch`: it
+    belongs to a branch. `is_saved`: its copies are in the data file too, so that a session drops those that it makes.
     """
 
     size_bytes: int
@@ -88,6 +95,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
     is_read_plainly: bool = False
     is_mapped: bool = False
     is_captured: bool = False
+    is_of_branch: bool = False
     is_saved: bool = False
     copies: int = 1
     packings: int = 1
@@ -95,7 +103,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
     @property
     def is_replaced(self) -> bool:
         """Whether only copies of it stay."""
-        return self.packed_bytes > 0 and not self.is_read_plainly
+        return self.packed_bytes > 0 and not (self.is_read_plainly or self.is_of_branch)
 
     @property
     def own_bytes(self) -> int:
@@ -176,24 +184,54 @@ def load_forecast(weights: Sequence[LoadedWeight], file: LoadedFile, rules: Load
     """
     inside = [weight.inside_bytes for weight in weights]
     parsed_bytes = sum(inside) + min(rules.stream_bytes, sum(inside))
-    holes_bytes = _holes_bytes(inside)
+    branches = _of_branches(weights, rules)
+    holes_bytes = _holes_bytes([weight.inside_bytes for weight in weights if not weight.is_of_branch])
     captured = sum(weight.is_captured for weight in weights)
     weights_bytes = rules.weight_bytes * len(weights) + rules.captured_bytes * captured
     ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.branch_ops
     structure_bytes = rules.session_bytes + ops_bytes + weights_bytes + rules.primed_bytes * file.is_primed
-    read_bytes = structure_bytes + file.arena_extra_bytes + sum(inside) + holes_bytes
-    copied_bytes = read_bytes + max(inside, default=0)
+    read_bytes = structure_bytes + file.arena_extra_bytes + sum(inside) + branches.kept_bytes + holes_bytes
+    copied_bytes = read_bytes + max(*inside, branches.passing_bytes, 0)
     packing = _pack(weights, file.order(weights), Heap(places=file.stuck_copies) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
     unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
     saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
     kept_bytes = sum(weight.mapped_bytes for weight in weights if not weight.is_replaced)
     return LoadForecast(
-        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes),
-        loaded_bytes=read_bytes + packing.held_bytes + unread_bytes + (0 if rules.reads_saved else saved_bytes),
+        load_peak_bytes=max(parsed_bytes, copied_bytes, read_bytes + packing.most_bytes - branches.filled_bytes),
+        loaded_bytes=read_bytes
+        + packing.held_bytes
+        - branches.filled_bytes
+        + unread_bytes
+        + (0 if rules.reads_saved else saved_bytes),
         mapped_bytes=kept_bytes + saved_bytes,
         reused_bytes=min(copies_bytes, holes_bytes + packing.holes_bytes),
         read_bytes=kept_bytes - unread_bytes + (saved_bytes if rules.reads_saved else 0),
+    )
+
+
+class _OfBranches(msgspec.Struct, frozen=True):
+    """What loading takes for weights that branches have themselves, beyond once for each.
+
+    `kept_bytes` stay, `passing_bytes` are there for a moment. Packed copies fill `filled_bytes` of the former.
+    """
+
+    kept_bytes: int
+    passing_bytes: int
+    filled_bytes: int
+
+
+def _of_branches(weights: Sequence[LoadedWeight], rules: LoadRules) -> _OfBranches:
+    own = [weight for weight in weights if weight.is_of_branch and not weight.is_mapped]
+    once_bytes = sum(weight.size_bytes for weight in own)
+    freed_bytes = sum(weight.size_bytes for weight in own if weight.size_bytes <= rules.stream_bytes)
+    small = [weight for weight in own if 0 < weight.copy_bytes <= rules.stream_bytes]
+    missed_bytes = 2 * max((weight.copy_bytes for weight in small), default=0)
+    filled_bytes = min(freed_bytes, sum(weight.packed_bytes for weight in small)) - missed_bytes
+    return _OfBranches(
+        kept_bytes=rules.branch_copies * once_bytes + freed_bytes,
+        passing_bytes=once_bytes - freed_bytes,
+        filled_bytes=max(0, filled_bytes),
     )
 
 

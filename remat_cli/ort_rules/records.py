@@ -96,6 +96,7 @@ RULES_1_31: Final = Rules(
         branch_op_bytes=3400,
         weight_bytes=4400,
         captured_bytes=7100,
+        branch_copies=1,
         run_bytes=2**20,  # about
         gathered_factor=2,  # short rows, of which whole pages are read
         primed_bytes=2**19,  # about; 1.5 MiB if each stays

@@ -183,3 +183,15 @@ def test_what_one_branch_takes_is_not_believed_of_the_other(tmp_path: Path) -> N
         found = remat_cli.profile(path, inputs=tmp_path / "feeds.npz")
         taken.append(next(op.workspace_bytes for op in found.profiles[0].ops if op.name == "if"))
     assert taken[1] > taken[0] > 0
+
+
+def test_weights_of_branches_leave_them(tmp_path: Path) -> None:
+    """The runtime keeps what a branch has itself two or three times; outside it is there once, packed or not."""
+    path = model_file(tmp_path, branches())
+    np.savez(tmp_path / "feeds.npz", input=np.ones(TILE, np.float32), flag=np.array(True))
+    found = remat_cli.compile(path, budget="100%", output=tmp_path / "out.onnx", inputs=tmp_path / "feeds.npz")
+    assert found.exit_code == 0
+    graph = onnx.load(tmp_path / "out.onnx").graph
+    node = next(node for node in graph.node if node.op_type == "If")
+    assert not [weight for attribute in node.attribute for weight in attribute.g.initializer if weight.name]
+    assert sum(list(weight.dims) == [CHANNELS, CHANNELS, 3] for weight in graph.initializer) == 2

@@ -1,10 +1,14 @@
-"""Names of ops and tensors."""
+"""Names of ops and tensors, and weights that leave bodies."""
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
+from onnx import helper, numpy_helper
 
-from remat_cli.onnx_io.read.normalise import fresh_name
+from remat_cli.onnx_io.read.normalise import fresh_name, lift_body_weights
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 100])
@@ -30,3 +34,45 @@ def test_gaps_do_not_make_a_name_twice():
 
 def test_nothing_is_no_name():
     assert fresh_name("", set()) == "_1"
+
+
+def body_model() -> ir.Model:
+    """An If whose branches have weights of the same name, one of them with an If in it."""
+    large, small = np.ones((64, 64), np.float32), np.ones(4, np.float32)
+
+    def branch(name: str, nodes: list[onnx.NodeProto], made: str, **weights: np.ndarray) -> onnx.GraphProto:
+        port = helper.make_tensor_value_info(made, onnx.TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, name, [], [port], [numpy_helper.from_array(w, n) for n, w in weights.items()])
+
+    def chosen(made: str, yes: onnx.GraphProto, no: onnx.GraphProto) -> onnx.NodeProto:
+        return helper.make_node("If", ["flag"], [made], made, then_branch=yes, else_branch=no)
+
+    def product(read: str, weight: str, made: str, op: str = "MatMul") -> onnx.NodeProto:
+        return helper.make_node(op, [read, weight], [made], made)
+
+    deep = chosen(
+        "d",
+        branch("deep", [product("x", "v", "p"), product("p", "e", "q", "Add")], "q", v=large, e=large),
+        branch("flat", [product("x", "w", "r")], "r"),
+    )
+    yes = branch("yes", [product("x", "w", "a"), product("a", "s", "b", "Reshape"), deep], "d", w=large, s=small)
+    no = branch("no", [product("x", "w", "c", "Sub")], "c", w=large, free=large)
+    ports = [("x", onnx.TensorProto.FLOAT, [64, 64]), ("flag", onnx.TensorProto.BOOL, [])]
+    graph = helper.make_graph(
+        [chosen("y", yes, no)],
+        "g",
+        [helper.make_tensor_value_info(*port) for port in ports],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+    )
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_large_weights_leave_bodies_as_far_as_kernels_pack_them_alike():
+    model = body_model()
+    lift_body_weights(model)
+    once = {graph.name: {name.partition("_")[0] for name in graph.initializers} for graph in model.graphs()}
+    # `w` of `yes` is packed two graphs further in too, `v` is packed right inside `yes`; Add and Sub pack nothing.
+    assert once == {"g": {"w", "e", "free"}, "yes": {"w", "s", "v"}, "no": set(), "deep": set(), "flat": set()}
+    lift_body_weights(model)
+    again = {graph.name: {name.partition("_")[0] for name in graph.initializers} for graph in model.graphs()}
+    assert again == once

@@ -62,6 +62,15 @@ def test_weights_that_are_to_stay_outside_do_however_small():
     assert "small" in inner - outer
     inner, outer = of_body(steady(opened(), FORMS[0], {"small"}))
     assert "small" in outer - inner
+    assert "w" in outer - inner
+
+
+def test_weights_that_bodies_pack_go_inside_however_large():
+    """Kernels in a body of a body pack nothing from the main graph, and bits would be others."""
+    model = steady(opened(), FORMS[0], {"w"}, {"w"})
+    body = next(node for node in model.graph if node.name == BODY).attributes["then_branch"].as_graph()
+    assert "w" in set(body.initializers) - set(model.graph.initializers)
+    assert "w" in seen_through(model).graph.initializers
 
 
 @pytest.mark.parametrize("form", FORMS)

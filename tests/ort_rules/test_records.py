@@ -302,6 +302,25 @@ def loading_saved_copies(path: Path) -> tuple[object, object]:
     return loaded(path, file, saved_product(path, external=True), is_peak=False)
 
 
+def loading_a_weight_of_a_branch(path: Path) -> tuple[object, object]:
+    """A product in a branch that has the weight: packed, as it was read, and in the message the branch is made of."""
+    weights = [weight("w", np.random.default_rng(0).standard_normal((SIDE, SIDE)).astype(np.float32))]
+    branches = {
+        f"{name}_branch": helper.make_graph(PRODUCT, name, [], [value("y", FLOAT, (2, SIDE))], own)
+        for name, own in (("then", weights), ("else", weights[:0]))
+    }
+    del branches["else_branch"].node[:]
+    branches["else_branch"].node.append(helper.make_node("Abs", ["x"], ["y"], name="b"))
+    node = helper.make_node("If", ["yes"], ["z"], name="if", **branches)
+    ports = [value("x", FLOAT, (2, SIDE)), value("yes", TensorProto.BOOL, ())]
+    model = save_model(path / "branch.onnx", [node], ports, untyped("z"))
+    feeds = pack_all({"x": np.zeros((2, SIDE), np.float32), "yes": np.array(True)})
+    size = 4 * SIDE * SIDE
+    said = load_forecast([LoadedWeight(size, size, is_of_branch=True)], LoadedFile(3), RULES.loading).loaded_bytes
+    done = run_fresh(measure_resident, ResidentJob(str(model), feeds, DEFAULT, 2)).loaded_bytes.total_bytes
+    return said, (said if abs(done - said) <= 4 * MIB else done)
+
+
 CASES: dict[str, Case] = {
     "arena.unit_bytes": a_unit,
     "arena.first_region_bytes": first_region,
@@ -320,6 +339,7 @@ CASES: dict[str, Case] = {
     "bodies.copies_results": results_of_bodies,
     "loading": loading_a_weight_of_the_model_file,
     "loading.reads_saved": loading_saved_copies,
+    "loading.branch_copies": loading_a_weight_of_a_branch,
 }
 SLOWLY = {
     "arena.largest_growth_bytes": "tests/runtime/test_arena.py",  # regions of more than a GiB

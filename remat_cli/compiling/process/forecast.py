@@ -2,20 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel, WrittenModel
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.steady import kinds_of, known_dims, no_kinds, waiting_rank
+from remat_cli.compiling.process.steady import kinds_of, known_dims, no_kinds, packed_in_bodies, waiting_rank
 from remat_cli.core.schedule.graph import Graph, Op, without_buffers
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.resident import WeightFiles
-from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.read.interface import inner_uses, weight_uses
 from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.primers import can_be_primed
 from remat_cli.onnx_io.write.save import SMALL_BYTES, has_data_file
@@ -39,8 +40,14 @@ def forecast_of(written: WrittenModel, prepared: Prepared, files: WeightFiles) -
         is_mapped=has_data_file(written.rewritten.model, files.external),
         is_primed=_wants_primers(weights),
         form_ops=0 if written.form is None else FORM_OPS,
+        body_ops=_body_ops(prepared.reference),
     )
     return predict(written.sessions.judged, file, prepared.runtime)
+
+
+def _body_ops(model: Any) -> int:
+    """How many ops a model has in bodies of others."""
+    return sum(len(graph) for graph in model.graphs()) - len(model.graph)
 
 
 def saves_packed(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> bool:
@@ -82,7 +89,12 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
     weights = list(_loaded_weights(judged.graph, prepared, copies, is_steady=form is not None, is_mapped=is_mapped))
     if not prepared.source.has_packed:
         weights = _without_saved_copies(weights)
-    file = FileFacts(weights=tuple(weights), is_mapped=is_mapped, is_primed=prepared.source.is_primed)
+    file = FileFacts(
+        weights=tuple(weights),
+        is_mapped=is_mapped,
+        is_primed=prepared.source.is_primed,
+        body_ops=_body_ops(prepared.reference),
+    )
     return predict(judged, file, runtime or prepared.runtime)
 
 
@@ -114,12 +126,15 @@ def _loaded_weights(
     uses = dict(zip(prepared.reference.graph.initializers, weight_uses(prepared.reference), strict=True))
     gathered = _gathered_bytes(graph, prepared.rules.loading.gathered_factor)
     packings = Counter(weight for op in graph.ops for weight in op.weights)
+    in_bodies, of_branch = inner_uses(prepared.reference), packed_in_bodies(prepared.reference, packing)
     for number in dict.fromkeys(weight for op in graph.ops for weight in op.weights):
         weight = graph.weights[number]
         use = uses.get(weight.name)
         readers = () if use is None else use.readers
         packers = {each for each in readers if use is not None and packing.packs_weight(each, use.dtype, use.shape)}
         in_file = is_mapped and weight.size_bytes > SMALL_BYTES
+        is_of_branch = is_steady and weight.name in of_branch
+        is_outside = weight.size_bytes > INLINE_BYTES if is_steady else weight.name in in_bodies
         read_bytes = min(weight.size_bytes, gathered.get(number, weight.size_bytes)) if in_file else weight.size_bytes
         yield LoadedWeight(
             size_bytes=read_bytes,
@@ -128,8 +143,9 @@ def _loaded_weights(
             packings=packings[number],
             is_read_plainly=len(packers) < len(set(readers)),
             is_mapped=in_file,
-            is_captured=is_steady and weight.size_bytes > INLINE_BYTES,
-            is_saved=in_file and bool(packers) and all(map(packing.can_save_packed, packers)),
+            is_captured=is_outside and not is_of_branch,
+            is_of_branch=is_of_branch,
+            is_saved=in_file and not is_of_branch and bool(packers) and all(map(packing.can_save_packed, packers)),
         )
 
 

@@ -9,11 +9,13 @@ from typing import Any
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.onnx_io.read.free_shapes import Dims, dims_at_load
+from remat_cli.onnx_io.read.interface import inner_uses, weight_uses
 from remat_cli.onnx_io.read.to_graph import known_kind
 from remat_cli.onnx_io.write.opset import raise_opset
 from remat_cli.onnx_io.write.rewrite import Rewritten
 from remat_cli.onnx_io.write.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input
 from remat_cli.ort_rules.forms import NO_BALLAST
+from remat_cli.ort_rules.packing import PackingRules
 from remat_cli.ort_rules.reuse import Kind
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm
 from remat_cli.runtime.sessions.loading import shapes_at_load
@@ -95,6 +97,16 @@ def _inside(model: Any, graph: Graph, conditions: Conditions, form: SteadyForm) 
         name: sizes[name] for name in outputs if name in known and all(isinstance(dim, int) for dim in known[name])
     }
     return Inside(model, known, early, waiting_rank(model), form)
+
+
+def packed_in_bodies(model: Any, packing: PackingRules) -> frozenset[str]:
+    """Names of weights that kernels right inside bodies of the main graph's ops pack."""
+    uses = dict(zip(model.graph.initializers, weight_uses(model), strict=True))
+    return frozenset(
+        name
+        for name, readers in inner_uses(model).items()
+        if any(packing.packs_weight(reader, uses[name].dtype, uses[name].shape) for reader in readers)
+    )
 
 
 def waiting_rank(model: Any) -> int:

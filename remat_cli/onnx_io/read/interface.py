@@ -163,6 +163,17 @@ def weight_uses(model: ir.Model, left_out: Collection[str] = ()) -> tuple[Weight
     return tuple(uses)
 
 
+def inner_uses(model: ir.Model) -> dict[str, tuple[Reader, ...]]:
+    """By initialiser of the main graph the ops that read it right inside bodies of the graph's ops."""
+    readers: dict[str, list[Reader]] = {}
+    for node in model.graph:
+        for value in captured_values(node):
+            name = value.name or ""
+            if name in model.graph.initializers:
+                readers.setdefault(name, []).extend(_inner_readers(node, value))
+    return {name: tuple(found) for name, found in readers.items()}
+
+
 def _inner_readers(node: ir.Node, value: ir.Value) -> list[Reader]:
     """The ops of a node's subgraphs that read a value from outside, as `weight_uses` counts them."""
     found: list[Reader] = []

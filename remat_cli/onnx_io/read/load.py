@@ -22,6 +22,7 @@ from remat_cli.onnx_io.read.mapped import is_inside, model_of, parsed
 from remat_cli.onnx_io.read.normalise import (
     drop_trailing_blanks,
     drop_unused_weights,
+    lift_body_weights,
     lift_constants,
     name_nodes,
     weights_leave_inputs,
@@ -163,6 +164,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     without_primers(model)
     seen_through(model)
     _repair(model)
+    lift_body_weights(model)
     drop_unused_weights(model.graph)
     canonicalise(model, outputs_by_place(before or model))
     return model

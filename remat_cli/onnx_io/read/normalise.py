@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.onnx_io.read.default_order import is_constant
+from remat_cli.onnx_io.read.default_order import is_constant, subgraphs
 from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.ort_rules.records import PACKING
 
 LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant` node
 
@@ -98,6 +99,42 @@ def drop_unused_weights(graph: ir.Graph) -> None:
     unused = [n for n, value in graph.initializers.items() if not value.uses() and not value.is_graph_output()]
     for name in unused:
         del graph.initializers[name]
+
+
+LEAST_LIFTED_BYTES = 1024  # smaller weights of bodies stay there, where shapes that they say are known
+
+
+def lift_body_weights(model: ir.Model) -> None:
+    """Move large weights of bodies out of them, as far as kernels do the same with them there.
+
+    The runtime keeps those that a body has itself more than once, packed or not. A kernel packs what it reads from
+    right outside as it packs what its own graph has, but nothing from further out: what it packs moves by one graph.
+    """
+    found = [
+        (
+            model.graph if not any(use.node.op_identifier()[:2] in PACKING for use in value.uses()) else graph,
+            body,
+            value,
+        )
+        for graph in model.graphs()
+        for node in graph
+        for body in subgraphs(node)
+        for value in body.initializers.values()
+        if _can_leave(value, body)
+    ]
+    taken = names_in(model) if found else set()
+    for graph, body, value in found:
+        del body.initializers[value.name or ""]
+        value.name = fresh_name(value.name or "", taken)  # other bodies may have values of the same name
+        graph.register_initializer(value)
+
+
+def _can_leave(value: ir.Value, body: ir.Graph) -> bool:
+    """Whether a weight of a body is large, and no kernel that may pack it reads it from further in."""
+    tensor = value.const_value
+    if tensor is None or tensor.nbytes <= LEAST_LIFTED_BYTES or value in body.inputs or value.is_graph_output():
+        return False
+    return all(use.node.graph is body or use.node.op_identifier()[:2] not in PACKING for use in value.uses())
 
 
 def names_in(model: ir.Model) -> set[str]:

@@ -6,7 +6,7 @@ another If before it, each freed at once, make the arena take regions of the rig
 LSTMs over many steps of which the sequence has one: the kernel asks for room for all and writes one.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,14 @@ def waiting_input(model: ir.Model) -> ir.Value | None:
     return next((value for value in fed_inputs(model.graph) if value.uses() and value.shape is not None), None)
 
 
-def steady(model: ir.Model, form: SteadyForm, outside: Collection[str] = ()) -> ir.Model:
+def steady(model: ir.Model, form: SteadyForm, outside: Collection[str] = (), inside: Collection[str] = ()) -> ir.Model:
     """The model in this form; `can_be_steady` must hold. Interface, nodes, their order and names stay.
 
     Outputs of the body leave their shapes open, so that they are made when the op that fills them runs; those that are
     `early` do not, and the runtime makes them before the body begins. Weights named in `outside` stay there, however
     small: those of which kernels keep packed copies alone, since a branch keeps the original of its own ones too.
+    Those named in `inside` go into the branch, however large: those that kernels in bodies of its ops pack, which they
+    do with weights that their own graph or the one right outside has, and products with others have other bits.
     """
     new = model.clone()
     graph = new.graph
@@ -68,7 +70,7 @@ def steady(model: ir.Model, form: SteadyForm, outside: Collection[str] = ()) -> 
     condition = writer.op(writer.main, "go", "Greater", [start, writer.constant("least", -1)])
     outputs = list(graph.outputs)
     graph.outputs.clear()
-    body = writer.body(sequence, nodes, outputs, outside)
+    body = writer.body(sequence, nodes, outputs, (outside, inside))
     branches = [ir.AttrGraph("then_branch", body), ir.AttrGraph("else_branch", writer.filled(outputs))]
     ports = [port_of(value) for value in outputs]
     made = [ir.Value(name=port.name, type=port.type, shape=port.shape) for port in ports]
@@ -153,23 +155,24 @@ class _Writer:
         return self.op(nodes, f"{name}/count", "Size", [hidden])
 
     def body(
-        self, sequence: ir.Value, nodes: list[ir.Node], outputs: list[ir.Value], outside: Collection[str]
+        self,
+        sequence: ir.Value,
+        nodes: list[ir.Node],
+        outputs: list[ir.Value],
+        weights: tuple[Collection[str], Collection[str]],
     ) -> ir.Graph:
-        """The branch that holds the nodes, behind a view of an input that waits for the sequence."""
+        """The branch that holds the nodes, behind a view of an input that waits for the sequence.
+
+        `weights` are names of those that stay outside, and of those that do not.
+        """
         gated, gate = self._gated, list[ir.Node]()
         for node in nodes:
-            if is_loop(node.name):
-                # Tiles run without a memory pattern too, and with kernels that pack weights: the runtime packs weights
-                # that a body has itself, or takes from right outside, not from further out, and products with weights
-                # that are not packed have other bits. So weights that only ops of one body read move in.
+            if is_loop(node.name):  # tiles run without a memory pattern too
                 for body in _bodies(node):
                     reads = [value for each in body for value in each.inputs if value is not None]
                     for value in dict.fromkeys(reads):
                         if is_zero(value.name or ""):
                             self._instead_of_zero(value, node, body, sequence)
-                    for value in list(_only_in(body, self._graph)):
-                        del self._graph.initializers[value.name or ""]
-                        body.register_initializer(value)
                 self._graph.initializers.pop(zero_of(node.name), None)
         readers = [(node, at) for node in nodes for at, value in enumerate(node.inputs) if value is gated]
         assert gated.shape is not None
@@ -179,15 +182,16 @@ class _Writer:
         view.type = gated.type
         for node, at in readers:
             node.replace_input_with(at, view)
-        small = [
+        outside, inside = weights
+        own = [
             value
             for name, value in self._graph.initializers.items()
-            if value.const_value is not None and value.const_value.nbytes <= INLINE_BYTES
-            if not name.startswith(PREFIX) and name not in outside
+            if value.const_value is not None and not name.startswith(PREFIX)
+            if name in inside or (value.const_value.nbytes <= INLINE_BYTES and name not in outside)
         ]
-        for value in small:
+        for value in own:
             del self._graph.initializers[value.name or ""]
-        return ir.Graph([], outputs, nodes=[*gate, *nodes], initializers=small, name=f"{PREFIX}graph")
+        return ir.Graph([], outputs, nodes=[*gate, *nodes], initializers=own, name=f"{PREFIX}graph")
 
     def _instead_of_zero(self, zero: ir.Value, loop: ir.Node, body: ir.Graph, sequence: ir.Value) -> None:
         """Let a body take the length of the sequence for the zero of its loop."""
@@ -215,21 +219,6 @@ class _Writer:
             result.shape = ir.Shape([f"{PREFIX}any{number}_{axis}" for axis in range(rank)])
             results.append(result)
         return ir.Graph([], results, nodes=nodes, name=f"{PREFIX}never")
-
-
-def _only_in(body: ir.Graph, graph: ir.Graph) -> Iterator[ir.Value]:
-    """Weights of a graph that only ops of this body read."""
-    inner = set(body)
-    for name, value in graph.initializers.items():
-        readers = {use.node for use in value.uses()}
-        if readers and readers <= inner and not is_zero(name):
-            yield value
-
-
-def in_loops(model: ir.Model) -> frozenset[str]:
-    """Names of weights that the form moves into bodies of loops over tiles."""
-    bodies = (body for node in model.graph if is_loop(node.name) for body in _bodies(node))
-    return frozenset(value.name or "" for body in bodies for value in _only_in(body, model.graph))
 
 
 def weight_bytes_of(model: ir.Model, form: SteadyForm) -> int:
