@@ -126,7 +126,14 @@ model_options = group(
         metavar="NAME:SIZES",
         help="Bind an input's whole shape: --input-shape x:1,3,224,224.",
     ),
-    _option("--inputs", type=FILE, metavar="FILE.npz", help="Real inputs to run with, instead of seeded random ones."),
+    _option(
+        "--inputs",
+        multiple=True,
+        type=FILE,
+        metavar="FILE.npz",
+        help="Real inputs to run with, instead of seeded random ones; their shapes bind dimensions. Repeated, files of "
+        "different sizes propose ranges, those of the same are all compared.",
+    ),
     _option(
         "--custom-ops",
         "custom_ops",

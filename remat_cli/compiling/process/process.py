@@ -14,12 +14,12 @@ from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.forecast import needed_bytes, uncounted_bytes
+from remat_cli.compiling.process.forecast import needed_bytes, process_terms, uncounted_bytes
 from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
-from remat_cli.report.solution import NEAREST_PROCESS
+from remat_cli.report.solution import NEAREST_PROCESS, NEAREST_TERMS
 
 PLANS = 6  # that are made to find the live budget which the process's comes to
 MEASURED_PLANS = 3  # that are verified until a process stays within its budget
@@ -74,7 +74,7 @@ class ProcessPlanning:
         """
         budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
         tried: list[OneModel | Refused] = []
-        needs_bytes: list[int] = []
+        needs: list[tuple[int, OneModel]] = []
 
         def plan_for(live_bytes: int) -> OneModel | Refused | None:
             if tried and self.request.search.clock.ends():
@@ -83,8 +83,8 @@ class ProcessPlanning:
             return tried[-1]
 
         def needed(found: OneModel) -> int:
-            needs_bytes.append(needed_bytes(found, self.request))
-            return needs_bytes[-1]
+            needs.append((needed_bytes(found, self.request), found))
+            return needs[-1][0]
 
         budget = Budget(budget_bytes, "process", "typed")
         best = fastest_within(budget, self.uncounted_bytes, PLANS, plan_for, needed)
@@ -96,8 +96,10 @@ class ProcessPlanning:
         elif widest.answer.run.status is Status.INFEASIBLE:
             return widest
         answer = widest.answer.without_plan()
-        if needs_bytes:  # the least that a process of those tried needs
-            facts = {**answer.run.facts, NEAREST_PROCESS: min(needs_bytes)}
+        if needs:  # the least that a process of those tried needs
+            least_bytes, nearest = min(needs, key=lambda each: each[0])
+            terms = process_terms(nearest, self.request)
+            facts = {**answer.run.facts, NEAREST_PROCESS: least_bytes, NEAREST_TERMS: terms}
             answer = replace(answer, run=replace(answer.run, facts=facts))
         return widest.refused(answer)
 

@@ -5,6 +5,7 @@ Loop; what they hold is estimated here.
 """
 
 import contextlib
+import math
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
 from remat_cli.compiling.search.split_model import profile_split
 from remat_cli.compiling.search.tables import with_positions_looked_up
+from remat_cli.compiling.search.tiles import inside_above
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.problem import make_problem
@@ -70,6 +72,22 @@ class Rung:
     launches: int
 
 
+@dataclass
+class RungLadder:
+    """The same regions in ever more tiles: those that were looked at, and the others."""
+
+    others: Iterator[Rung]
+    rungs: list[Rung] = field(default_factory=list)
+
+    def climb(self, most_bytes: int = -1) -> None:
+        """Go on, unless it was done before, to tiles that hold so little."""
+        while all(rung.peak_bytes > most_bytes for rung in self.rungs):
+            rung = next(self.others, None)
+            if rung is None:
+                return
+            self.rungs.append(rung)
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Tiles of a region whose bits are not proved: an op of it, and a size, of which they may be others."""
@@ -98,6 +116,29 @@ class Loops:
         """A plan that knows its tensors' dimensions for all sizes, beside those that it knows."""
         path = found.prepared.reference_path
         return replace(found, dims=dims_of_all(found.prepared, path, self._family, found.dims or {}))
+
+    @property
+    def cap_bytes(self) -> float:
+        """How large a tensor that an op makes may be, outputs apart."""
+        most = self.task.request.splits.max_tensor_bytes
+        return math.inf if most is None else most
+
+    def keeps_cap(self, found: OneModel | Refused) -> bool:
+        """Whether no tensor of a plan's model is above the cap on them."""
+        return self.cap_bytes == math.inf or not inside_above(found.prepared.graph, int(self.cap_bytes))
+
+    def _cuts_all_large(self, rung: Rung) -> bool:
+        """Whether loops leave no tensor above the cap, whole or in a tile."""
+        view, owner = self.sized.view, {op: at for at, region in enumerate(rung.regions) for op in region.own}
+        for name, size in self.sized.sizes.items():
+            if size <= self.cap_bytes or name not in self.sized.makers or name in self.sized.kept:
+                continue
+            at = owner.get(self.sized.makers[name])
+            if at is None or not rung.regions[at].ops.issuperset(view.readers[name]):
+                return False
+            if size * rung.tilings[at].rows > self.cap_bytes * self._length(rung.regions[at]):
+                return False
+        return True
 
     @property
     def _family(self) -> SizeFamily:
@@ -134,22 +175,44 @@ class Loops:
         ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in self.sized.view.graph.ops)
         return msgspec.structs.replace(whole.profile, ops=ops)
 
-    @cached_property
+    @property
     def rungs(self) -> tuple[Rung, ...]:
         """All regions and tiles that may be tried; those found so far where time is over."""
-        found: list[Rung] = []
         with contextlib.suppress(SearchOver):
-            for rung in self._all_rungs():
-                found.append(rung)
-        return tuple(found)
+            for ladder in self._each_ladder():
+                ladder.climb()
+        return tuple(rung for ladder in self._ladders for rung in ladder.rungs)
+
+    def fitting(self, most_bytes: int) -> list[Rung]:
+        """Of the same regions those in the fewest tiles that hold so little; bits of finer ones need no proof then."""
+        with contextlib.suppress(SearchOver):
+            for ladder in self._each_ladder():
+                ladder.climb(most_bytes)
+        return [rung for ladder in self._ladders for rung in ladder.rungs if rung.peak_bytes <= most_bytes]
 
     @property
     def is_cut(self) -> bool:
         """Whether the search ended before it had tried all."""
         return self.task.progress.should_stop() or self.task.clock.has_cut
 
-    def _all_rungs(self) -> Iterator[Rung]:
-        """Loops around ever smaller tensors, in ever more tiles, that hold less than the whole by estimate."""
+    @cached_property
+    def _ladders(self) -> list[RungLadder]:
+        """Those that were met so far."""
+        return []
+
+    @cached_property
+    def _new_ladders(self) -> Iterator[RungLadder]:
+        return self._all_ladders()
+
+    def _each_ladder(self) -> Iterator[RungLadder]:
+        """Those that were met before, and all others."""
+        yield from tuple(self._ladders)
+        for ladder in self._new_ladders:
+            self._ladders.append(ladder)
+            yield ladder
+
+    def _all_ladders(self) -> Iterator[RungLadder]:
+        """Loops around ever smaller tensors, each in ever more tiles, that hold less than the whole by estimate."""
         peak = self.task.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
         for least_bytes in sizes:
@@ -157,12 +220,14 @@ class Loops:
                 return
             loops = find_loops(self.sized, least_bytes)
             taken = {op for region in loops for op in region.ops}
-            yield from (rung for rung in self._rungs_of(loops) if rung.peak_bytes < peak)
-            for windows in self._windows(least_bytes, taken):
-                regions = [*loops, *windows] if windows else []
-                yield from (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
-        batches = find_batches(self.sized, int(LEAST_SHARE * peak))
-        yield from (rung for rung in self._rungs_of(batches) if rung.peak_bytes < peak)
+            for regions in (loops, *([*loops, *windows] for windows in self._windows(least_bytes, taken) if windows)):
+                yield self._ladder(regions)
+        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))
+
+    def _ladder(self, regions: Sequence[LoopRegion]) -> RungLadder:
+        peak = self.task.question.baseline.peak
+        below = (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+        return RungLadder(rung for rung in below if self._cuts_all_large(rung))
 
     def _windows(self, least_bytes: int, taken: set[int]) -> Iterator[list[LoopRegion]]:
         """Regions in tiles of rows, then those around ops of these whose tiles are not proved to have their bits."""

@@ -120,6 +120,14 @@ class CheaperBudget(msgspec.Struct, frozen=True):
     overhead_percent: float
 
 
+class ProcessTerm(msgspec.Struct, frozen=True):
+    """A part of what a process holds; `is_live`: which plans make smaller, and no other part."""
+
+    name: str
+    bytes: int
+    is_live: bool = False
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked beside a budget of live bytes, and what is known to answer it with; None where there is none.
 

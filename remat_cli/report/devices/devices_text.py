@@ -262,7 +262,7 @@ def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
         # `op conv_5 (Conv) needs 13.54 MiB in cpu or 12.79 MiB in cuda:0 while it runs, whatever else is dropped`
         op, needed = report.obstacle, report.obstacle.needs.items()
         needs = " or ".join(f"{describe_bytes(size)} in {memory}" for memory, size in needed)
-        lines.append(f"op {shorten(op.op, 32)} ({op.op_type}) needs {needs} while it runs, whatever else is dropped")
+        lines.append(f"op {op.op} ({op.op_type}) needs {needs} while it runs, whatever else is dropped")
     lines += ["", f"every op once on {report.baseline_device} needs:"]
     peaks = {device.memory: device.baseline_peak_bytes for device in report.devices}
     rows = [[memory, describe_bytes(size)] for memory, size in peaks.items() if size]
