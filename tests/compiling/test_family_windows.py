@@ -89,6 +89,37 @@ def save_halving(path: Path) -> Path:
     return saved(path, nodes, weights, ["height", "width"])
 
 
+def save_padded_by_itself(path: Path) -> Path:
+    """The stem of a detector as Paddle writes it: windows of two that pad as they see fit, and a pool of such."""
+    pads, own = {"pads": [1, 1, 1, 1]}, {"auto_pad": "SAME_UPPER", "kernel_shape": [2, 2]}
+    nodes = [
+        node("Conv", ["x", "wa"], "a", strides=[2, 2], **pads),
+        node("Conv", ["a", "wb"], "b", **own),
+        node("Relu", ["b"], "c"),
+        node("Conv", ["c", "wd"], "d", **own),
+        node("MaxPool", ["a"], "e", strides=[1, 1], **own),
+        node("Concat", ["d", "e"], "f", axis=1),
+        node("Conv", ["f", "wy"], "y", strides=[2, 2], **pads),
+    ]
+    weights = {"wa": (24, 3, 3, 3), "wb": (12, 24, 2, 2), "wd": (24, 12, 2, 2), "wy": (4, 48, 3, 3)}
+    return saved(path, nodes, weights, ["height", "width"])
+
+
+def save_spread(path: Path) -> Path:
+    """The head of a detector: a quarter of a picture, enlarged twice by convolutions that spread."""
+    twice = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        node("Conv", ["x", "wa"], "a", strides=[4, 4], pads=[1, 1, 1, 1]),
+        node("Conv", ["a", "wb"], "b", pads=[1, 1, 1, 1]),
+        node("ConvTranspose", ["b", "wc"], "c", **twice),
+        node("Relu", ["c"], "d"),
+        node("ConvTranspose", ["d", "we"], "e", **twice),
+        node("Sigmoid", ["e"], "y"),
+    ]
+    weights = {"wa": (24, 3, 3, 3), "wb": (24, 24, 3, 3), "wc": (24, 24, 2, 2), "we": (24, 4, 2, 2)}
+    return saved(path, nodes, weights, ["height", "width"])
+
+
 MODELS = {
     "plain": (save_plain, "height=9..150", "width=8..40", 1),
     "halving": (save_halving, "height=8..160:2", "width=8..40:4", 2),
@@ -146,3 +177,23 @@ def test_weights_are_there_once(compiled):
 def test_it_verifies_again(compiled, capsys):
     assert main(["verify", str(compiled[1].with_suffix(".plan.json")), "--verify", "fast"]) == 0
     assert "outputs identical at 16 of them" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("save", "budget", "cut"),
+    [(save_padded_by_itself, "50%", {"MaxPool", "Concat"}), (save_spread, "60%", {"ConvTranspose"})],
+)
+def test_detectors_of_any_size_run_in_rows(save, budget, cut, tmp_path):
+    path, written = save(tmp_path / "model.onnx"), tmp_path / "any.onnx"
+    dims = ("--dim", "height=32..320:32", "--dim", "width=32..96:32")
+    asked = (*dims, "--budget", budget, "--time-limit", "10min", *AT_ANY_PRICE, "--no-capped-run", "--quiet")
+    assert main(["compile", str(path), *asked, "-o", str(written)]) == 0
+    plan = plan_of(written)
+    types = {each.name: each.op_type for each in onnx.load(path).graph.node}
+    assert cut <= {types.get(op) for region in plan["splitting"]["regions"] for op in region["ops"]}
+    original, ours = (ort.InferenceSession(str(each)) for each in (path, written))
+    sizes = [(320, 96), (32, 32), (64, 96), (320, 96), (288, 32), (160, 64), (192, 96)]
+    for at, size in enumerate(sizes):
+        feeds = {"x": np.random.default_rng(at).standard_normal((1, 3, *size)).astype(np.float32)}
+        assert original.run(None, feeds)[0].tobytes() == ours.run(None, feeds)[0].tobytes(), size
