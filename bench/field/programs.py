@@ -26,6 +26,11 @@ class Program:
     entry: str = ""
     varies: bool = False
 
+    @property
+    def source(self) -> tuple[str, str]:
+        """What tells its model from others: some programs are there twice, with other options."""
+        return self.model, self.entry
+
 
 PROGRAMS = (
     Program(
@@ -42,6 +47,22 @@ PROGRAMS = (
         "Apache-2.0",
         "rapidocr/models/PP-OCRv6_rec_small.onnx",
         "reads a long line of text",
+        varies=True,
+    ),
+    Program(
+        "rapidocr-det-arena",
+        "rapidocr",
+        "Apache-2.0",
+        "rapidocr/models/PP-OCRv6_det_small.onnx",
+        "finds lines of text on a page of 736 x 960, its option of an arena on",
+        varies=True,
+    ),
+    Program(
+        "rapidocr-rec-arena",
+        "rapidocr",
+        "Apache-2.0",
+        "rapidocr/models/PP-OCRv6_rec_small.onnx",
+        "reads a long line of text, its option of an arena on",
         varies=True,
     ),
     Program(

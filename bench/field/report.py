@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -122,21 +122,26 @@ def table(rows: Sequence[Row]) -> list[str]:
 def summary(plain: dict[str, Row], tried: Sequence[Row]) -> Iterator[str]:
     """What is asked of the bench, and what it shows."""
     run = [row for row in tried if has_run(row)]
-    large = [name for name, row in plain.items() if grown_bytes(row["one"]) > LARGE_BYTES]
-    halved = {row["program"] for row in tried if row["ask"] == HALF}
-    made = {row["program"] for row in run if row["ask"] == HALF}
-    smaller = {row["program"] for row in run if less(row) >= SMALLER}
+    large = _models(row for row in plain.values() if grown_bytes(row["one"]) > LARGE_BYTES)
+    halved = [row for row in tried if row["ask"] == HALF]
+    made = _models(row for row in halved if row["exit_code"] == 0)
+    smaller = _models(row for row in run if less(row) >= SMALLER)
     same = [row for row in run if has_same_answer(row)]
     broken = [f"{row['program']} ({row['ask']})" for row in tried if is_broken(row)]
-    yield f"{len(plain)} models; the processes of {len(large)} take more than {LARGE_BYTES // MIB} MiB for them"
-    yield f"compiled at 50 %: {len(made)} of {len(halved)}"
-    yield f"in a program whose process takes at least {SMALLER:.0%} less: {len(smaller)} of {len(plain)}"
+    yield f"{_models(plain.values())} models; the processes of {large} take more than {LARGE_BYTES // MIB} MiB for them"
+    yield f"compiled at 50 %: {made} of {_models(halved)}"
+    yield f"in a program whose process takes at least {SMALLER:.0%} less: {smaller} of {_models(plain.values())}"
     yield f"the same answer of the program: {len(same)} of {len(run)} rows"
-    yield f"promises that a report says are kept, or exit 5: broken in {', '.join(broken) or 'none'}"
+    yield f"promises that were broken, exit 5 among them: {', '.join(broken) or 'none'}"
     for kind in dict.fromkeys(way(row["options"]) for row in plain.values()):
         shares = [less(row) for row in run if way(plain[row["program"]]["options"]) == kind]
         if shares:
             yield f"{kind}: {_span(shares)} less in {len(shares)} rows"
+
+
+def _models(rows: Iterable[Row]) -> int:
+    """How many models the rows are of."""
+    return len({PROGRAMS[NAMES.index(row["program"])].source for row in rows})
 
 
 def is_broken(row: Row) -> bool:

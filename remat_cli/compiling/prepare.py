@@ -156,7 +156,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     for note in notes:
         progress.note(note)
     graph = to_graph(found.reference, found.facts.types)
-    signatures = op_signatures(found.reference, graph)
+    signatures = op_signatures(found.reference, graph, original.key)
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,

@@ -114,7 +114,7 @@ def test_the_page_says_what_rows_give():
     assert "compiled at 50 %: 2 of 2" in text
     assert "in a program whose process takes at least 30% less: 1 of 2" in text
     assert "the same answer of the program: 1 of 2 rows" in text
-    assert "broken in none" in text
+    assert "promises that were broken, exit 5 among them: none" in text
     assert "- default: 50% less in 1 rows" in text
     assert "- arena off: 20% less in 1 rows" in text
     assert f"| {A} | 50% | one | 200 | 100 | 50% | 300 | 200 | 1.5 | 1.5 | 2.00 | same |" in text

@@ -159,13 +159,13 @@ def test_an_output_may_end_elsewhere_than_where_it_shared_storage():
     assert all(is_within(bound.time_ns, plan.time_ns) for bound in improved(problem))
 
 
-def test_recomputes_of_a_training_chain_are_weighed_against_copies_and_the_slow_device():
-    for copy in (1, 2):
-        problem = training_chain(4, copy).with_budget(3, 0)
-        best = optimum(problem)
-        assert best is not None
-        assert cut_bound(problem).time_ns < best[0]
-        assert best_bound(problem) == best[0]
+@pytest.mark.parametrize("copy", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_recomputes_of_a_training_chain_are_weighed_against_copies_and_the_slow_device(copy):
+    problem = training_chain(4, copy).with_budget(3, 0)
+    best = optimum(problem)
+    assert best is not None
+    assert cut_bound(problem).time_ns < best[0]
+    assert best_bound(problem) == best[0]
 
 
 def test_both_memories_short_is_seen_with_the_memories_merged():

@@ -82,6 +82,7 @@ PROOFS = {
     "moves_numbers": ("test_rule_records.test_results_are_numbers_of_what_is_read",),
     "reads_no_constants": ("test_rule_records.test_rules_that_read_no_constants_say_the_same_of_other_weights",),
     "whole_in_loops": ("test_rule_records.test_loops_cut_what_tiles_of_one_size_cut_or_the_record_says_why_not",),
+    "items_apart": ("test_rule_records.test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones",),
     "is_resize": ("test_recast.test_a_resize_taken_apart_has_the_same_bits",),
 }
 
@@ -209,6 +210,21 @@ def test_cheap_ops_read_as_much_as_they_make(key: tuple[str, str]) -> None:
     assert not rule.reads_all_channels
     made = sum(each.size for each in run(op) if each is not None)
     assert all(each is None or at in op.weights or each.size <= 16 * made for at, each in enumerate(op.inputs))
+
+
+@pytest.mark.parametrize("key", ops_that(lambda rule: rule.items_apart), ids=":".join)
+def test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones(key: tuple[str, str]) -> None:
+    op, before = case_of(*key), False
+    assert op.inputs[0] is not None
+    for size in (8, 16, 31, 64):
+        picture = np.resize(op.inputs[0], (4, op.inputs[0].shape[1], size, size))
+        view = view_of(larger := replace(op, inputs=(picture, *op.inputs[1:])), run(larger))
+        slabs = [Slab(0, a, b) for a in range(4) for b in range(a + 1, 5)]
+        said = {is_op_on_parts(view, rule_of(*key).cut(view, slab), slab) for slab in slabs}
+        assert len(said) == 1
+        assert before <= said.copy().pop()
+        before = said.pop()
+    assert before
 
 
 @pytest.mark.parametrize("key", ops_that(lambda rule: rule.windows is WindowKind.ROWS), ids=":".join)

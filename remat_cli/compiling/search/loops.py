@@ -221,7 +221,6 @@ class Loops:
         """Loops around ever smaller tensors, each in ever more tiles, that hold less than the whole by estimate."""
         peak = self.task.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
-        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))
         for least_bytes in sizes:
             if self.task.progress.should_stop() or self._clock.ends():
                 return
@@ -229,6 +228,7 @@ class Loops:
             taken = {op for region in loops for op in region.ops}
             for regions in (loops, *([*loops, *windows] for windows in self._windows(least_bytes, taken) if windows)):
                 yield self._ladder(regions)
+        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))
 
     def _ladder(self, regions: Sequence[LoopRegion]) -> RungLadder:
         peak = self.task.question.baseline.peak

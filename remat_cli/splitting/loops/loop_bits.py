@@ -275,6 +275,8 @@ def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict
         sizes = each.sizes
         if each.name == op.length.symbol:
             sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
+        elif rule_of(*op.op.key).items_apart and op.axis == op.read_axis == 0 and each.name not in op.length.names:
+            sizes = sizes[:: max(1, len(sizes) - 1)]  # the least and the most say it of those between
         elif not op.depends_on(each.name):
             sizes = sizes[:1]
         elif rule_of(*op.op.key).product is ProductKind.STACK and op.only_counts_matrices(each.name):

@@ -72,7 +72,8 @@ class SliceRule:
     are numbers of what is read first. `open_length`: what a computed shape may say of a length that it leaves open.
     `is_resize`: may be written as picking rows and columns and mixing them. `reads_no_constants`: asks for shapes and
     attributes only, so that what it says of an op holds for the same op with other weights. `whole_in_loops`: why it is
-    not cut where sizes vary, though it is at one size; else it is.
+    not cut where sizes vary, though it is at one size; else it is. `items_apart`: what is said of items of a batch
+    holds for any of them, and where it holds for small items it does for larger ones.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -93,6 +94,7 @@ class SliceRule:
     is_resize: bool = False
     reads_no_constants: bool = False
     whole_in_loops: str = ""
+    items_apart: bool = False
 
     @property
     def has_windows(self) -> bool:

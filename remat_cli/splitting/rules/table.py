@@ -131,6 +131,7 @@ RECORDS: tuple[SliceRule, ...] = (
         {ONNX: "Conv", CONTRIB: "FusedConv"},
         Why.ASKED,
         windows=WindowKind.WIDTH,
+        items_apart=True,
         reads_all_channels=True,
         reads_no_constants=True,
     ),
@@ -139,6 +140,7 @@ RECORDS: tuple[SliceRule, ...] = (
         {NCHWC: "Conv"},
         Why.ASKED,
         windows=WindowKind.ROWS,
+        items_apart=True,
         reads_all_channels=True,
         reads_no_constants=True,
     ),
@@ -147,18 +149,27 @@ RECORDS: tuple[SliceRule, ...] = (
         {ONNX: "ConvTranspose"},
         Why.ASKED,
         windows=WindowKind.SPREAD,
+        items_apart=True,
         reads_all_channels=True,
         reads_no_constants=True,
     ),
-    SliceRule(window.pooling, {ONNX: "MaxPool"}, Why.ASKED, windows=WindowKind.ROWS),
-    SliceRule(window.pooling, {NCHWC: "MaxPool"}, Why.APART, windows=WindowKind.ROWS, by_channel=True),
-    SliceRule(window.pooling, {ONNX: "AveragePool LpPool"}, Why.ASKED, windows=WindowKind.WIDTH),
-    SliceRule(window.pooling, {NCHWC: "AveragePool"}, Why.ASKED, windows=WindowKind.WIDTH, by_channel=True),
-    SliceRule(window.batch_only, {NCHWC: "GlobalAveragePool GlobalMaxPool"}, Why.APART, by_channel=True),
-    SliceRule(window.batch_only, {CONTRIB: "QLinearGlobalAveragePool"}, Why.APART),
-    SliceRule(channel.global_pooling, {ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool"}, Why.APART),
+    SliceRule(window.pooling, {ONNX: "MaxPool"}, Why.ASKED, windows=WindowKind.ROWS, items_apart=True),
+    SliceRule(
+        window.pooling, {NCHWC: "MaxPool"}, Why.APART, windows=WindowKind.ROWS, by_channel=True, items_apart=True
+    ),
+    SliceRule(window.pooling, {ONNX: "AveragePool LpPool"}, Why.ASKED, windows=WindowKind.WIDTH, items_apart=True),
+    SliceRule(
+        window.pooling, {NCHWC: "AveragePool"}, Why.ASKED, windows=WindowKind.WIDTH, by_channel=True, items_apart=True
+    ),
+    SliceRule(
+        window.batch_only, {NCHWC: "GlobalAveragePool GlobalMaxPool"}, Why.APART, by_channel=True, items_apart=True
+    ),
+    SliceRule(window.batch_only, {CONTRIB: "QLinearGlobalAveragePool"}, Why.APART, items_apart=True),
+    SliceRule(
+        channel.global_pooling, {ONNX: "GlobalAveragePool GlobalMaxPool GlobalLpPool"}, Why.APART, items_apart=True
+    ),
     SliceRule(channel.channel_normalisation, {ONNX: "InstanceNormalization"}, Why.ASKED),
-    SliceRule(channel.batch_normalisation, {ONNX: "BatchNormalization"}, Why.ALONE),
+    SliceRule(channel.batch_normalisation, {ONNX: "BatchNormalization"}, Why.ALONE, items_apart=True),
     SliceRule(channel.mean_variance, {ONNX: "MeanVarianceNormalization"}, Why.ASKED),
     SliceRule(resize.resizing, {ONNX: "Resize Upsample"}, Why.ASKED, windows=WindowKind.BESIDE, is_resize=True),
     SliceRule(
