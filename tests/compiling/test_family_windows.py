@@ -22,7 +22,7 @@ FIXED = (
     "--verify",
     "fast",
     "--time-limit",
-    "5s",
+    "60s",
     "--budget",
     "min",
     *AT_ANY_PRICE,

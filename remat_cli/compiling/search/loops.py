@@ -54,6 +54,7 @@ MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
+FINDING_SHARE = 0.6  # of the time that is left, for finding loops: those found are then built
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
 THREADS = 8  # bits hold on up to so many, or on as many as there are
@@ -160,7 +161,7 @@ class Loops:
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
         view = view if tabled is view.model else self._view(tabled, types, threads)
-        return SizedView(view, {**dims, **opened.dims}, self.task.clock.look)
+        return SizedView(view, {**dims, **opened.dims}, self._clock.look)
 
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.task.whole.prepared
@@ -190,6 +191,11 @@ class Loops:
                 ladder.climb(most_bytes)
         return [rung for ladder in self._ladders for rung in ladder.rungs if rung.peak_bytes <= most_bytes]
 
+    @cached_property
+    def _clock(self) -> SearchClock:
+        """The time for finding loops and proving their bits: what is left is for building some of them."""
+        return self.task.clock.share(FINDING_SHARE)
+
     @property
     def is_cut(self) -> bool:
         """Whether the search ended before it had tried all."""
@@ -216,7 +222,7 @@ class Loops:
         peak = self.task.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
         for least_bytes in sizes:
-            if self.task.should_stop():
+            if self.task.progress.should_stop() or self._clock.ends():
                 return
             loops = find_loops(self.sized, least_bytes)
             taken = {op for region in loops for op in region.ops}
