@@ -17,6 +17,7 @@ from remat_cli.base.files import sha256
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_nodes, checkable
+from remat_cli.onnx_io.read.fed_sizes import fed_sizes, with_fed
 from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
 from remat_cli.onnx_io.read.mapped import model_of, parsed
 from remat_cli.onnx_io.read.nameless import name_dimensions
@@ -224,12 +225,14 @@ def _check(path: Path, proto: onnx.ModelProto) -> None:
 class DimBindings(msgspec.Struct, frozen=True):
     """What the user says of dimensions: `names` from --dim, `shapes` (per input) from --input-shape.
 
-    `batch` takes the place of the first dimension of every input that has one, fixed or not.
+    `batch` takes the place of the first dimension of every input that has one, fixed or not. `fed` are the shapes in
+    files of inputs, by file: they bind what nothing else does.
     """
 
     names: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     batch: int | None = None
+    fed: dict[str, dict[str, tuple[int, ...]]] = {}
 
 
 def bind_dimensions(graph: ir.Graph, dims: DimBindings, nameless: Collection[str] = ()) -> dict[str, int]:
@@ -247,7 +250,12 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings, nameless: Collection[str
                 value.shape = ir.Shape([dims.batch, *list(value.shape)[1:]])
     _check_bindings(inputs, dims)
     bound = _named_values(inputs, dims)
-    shapes = {name: _bound_shape(value, dims.shapes.get(name), bound) for name, value in inputs.items()}
+    bound |= fed_sizes({name: _dims(value) for name, value in inputs.items()}, dims.fed, bound)
+    first = next(iter(dims.fed.values()), {})
+    shapes = {
+        name: with_fed(_bound_shape(value, dims.shapes.get(name), bound), first.get(name))
+        for name, value in inputs.items()
+    }
     if any(shape is None or not all(isinstance(dim, int) for dim in shape) for shape in shapes.values()):
         raise ModelError(f"the model has unbound dimensions: add {_how_to_bind(shapes, nameless)}")
     for name, shape in shapes.items():
@@ -255,7 +263,7 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings, nameless: Collection[str
     return bound
 
 
-Shapes = Mapping[str, Sequence[int | str] | None]
+Shapes = Mapping[str, Sequence[int | str | None] | None]
 
 
 def _how_to_bind(shapes: Shapes, nameless: Collection[str]) -> str:
@@ -308,7 +316,9 @@ def _named_values(inputs: dict[str, ir.Value], dims: DimBindings) -> dict[str, i
     return bound
 
 
-def _bound_shape(value: ir.Value, given: tuple[int, ...] | None, bound: dict[str, int]) -> list[int | str] | None:
+def _bound_shape(
+    value: ir.Value, given: tuple[int, ...] | None, bound: dict[str, int]
+) -> list[int | str | None] | None:
     """Dimensions of an input with numbers where they are known; None when not even their count is."""
     declared = _dims(value)
     if given is not None:
