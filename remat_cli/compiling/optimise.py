@@ -22,10 +22,12 @@ class OptimisedAs:
 
     With `ports` it is told these sizes of inputs and outputs and no others; else those that the model has, which bound
     dimensions and splitting wrote there. `passes` are the most it makes; with none the model is left as it is.
+    `hides_sizes`: it refuses the model where it knows the sizes of inputs, so that what is written hides them.
     """
 
     ports: Interface | None = None
     passes: int = MOST_PASSES
+    hides_sizes: bool = False
 
     @property
     def for_tiles(self) -> "tuple[OptimisedAs, ...]":

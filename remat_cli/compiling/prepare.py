@@ -17,7 +17,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
 from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
-from remat_cli.compiling.optimise import AS_BOUND, OptimisedAs, digest_of, optimise
+from remat_cli.compiling.optimise import AS_BOUND, MOST_PASSES, OptimisedAs, digest_of, optimise
 from remat_cli.compiling.original import Original, as_read, original_of
 from remat_cli.compiling.processor import runtime_here
 from remat_cli.core.schedule.graph import Graph, TensorType
@@ -46,6 +46,7 @@ from remat_cli.runtime.verify.likeness import have_same_bits
 RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
 NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are compared with those of the model as it was read"
 OPEN = "the runtime is not told the sizes when it optimises this model: with them, last bits differ from those of {}"
+SIZES_HIDDEN = "{}; it runs that file at these sizes as long as it is not told them, so they are kept from it"
 OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
 MOST_ALIKE = 16
 
@@ -161,7 +162,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     return Prepared(
         conditions=conditions,
         runtime=runtime_here(work),
-        source=source,
+        source=source.typed_as(found.reference),
         reference=found.reference,
         reference_path=found.path,
         reference_sha256=found.digest,
@@ -205,21 +206,46 @@ class _Search:
 
     def found(self) -> tuple[_Found, Original, tuple[str, ...]]:
         """The first such form, else the usual one; what it was compared with, and what a user should know of that."""
-        usual = self._seen(AS_BOUND, self.work)
+        try:
+            usual = self._seen(AS_BOUND, self.work)
+        except ModelError as refusal:
+            as_given = self._as_given(self.original, hides_sizes=True) if self._runs_original() else None
+            if as_given is None:
+                raise ModelError(f"{refusal}{self._next_step if self._is_taken_without_sizes else ''}") from refusal
+            return as_given, self.original, (SIZES_HIDDEN.format(refusal),)
         original = self.original
-        if not self._runs_original(usual):
+        if original.key not in usual.facts.alike and not self._runs_original():
             save(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
             original = as_read(self.original, self.source, self.conditions, self.work / "converted.onnx")
         notes = () if original is self.original else (NOT_RUN.format(self.source.path),)
         if self._has_bits(usual, original):
             return self._noted(usual, original), original, notes
-        # As the file is given, and that in one pass: what a session makes of it, as it optimises no file twice.
-        ports = self.source.interface
-        for number, optimised_as in enumerate((OptimisedAs(ports), OptimisedAs(ports, passes=1)), 1):
+        as_given = self._as_given(original)
+        if as_given is not None:
+            return as_given, original, (*notes, OPEN.format(original.name))
+        return usual, original, (*notes, OTHER_BITS.format(original.name))
+
+    def _as_given(self, original: Original, *, hides_sizes: bool = False) -> _Found | None:
+        """A form of which the runtime is told no sizes but those in the file, first in several passes, then in one.
+
+        In one is what a session makes of it, as it optimises no file twice. None where neither has the bits.
+        """
+        forms = (OptimisedAs(self.source.interface, passes, hides_sizes) for passes in (MOST_PASSES, 1))
+        for number, optimised_as in enumerate(forms, 1):
             other = self._tried(optimised_as, number)
             if other is not None and self._has_bits(other, original):
-                return self._noted(other, original), original, (*notes, OPEN.format(original.name))
-        return usual, original, (*notes, OTHER_BITS.format(original.name))
+                return self._noted(other, original)
+        return None
+
+    @property
+    def _is_taken_without_sizes(self) -> bool:
+        """Whether the runtime takes the model as long as it is told no sizes, whatever it is fed then."""
+        try:
+            with refusals_of(self.source.path, "ONNX Runtime cannot optimise"):
+                optimise(self.source.ir, self.conditions, self.work, OptimisedAs(self.source.interface))
+        except ModelError:
+            return False
+        return True
 
     def _tried(self, optimised_as: OptimisedAs, number: int) -> _Found | None:
         """Another form; None where the runtime refuses it."""
@@ -230,6 +256,11 @@ class _Search:
         except ModelError:
             return None
 
+    @property
+    def _next_step(self) -> str:
+        """What to do where the runtime refuses what it is fed, or a branch that is not there for it."""
+        return f"{'' if self.conditions.inputs else RANDOM_INPUTS}{in_steps(self.conditions.family)}"
+
     def _seen(self, optimised_as: OptimisedAs, folder: Path) -> _Found:
         """A form, known from the cache or looked at in a run."""
         source, conditions = self.source, self.conditions
@@ -239,17 +270,14 @@ class _Search:
         digest = digest_of(path, conditions, optimised_as)
         facts, seen = known_facts_of(digest, conditions), None
         if facts is None or was_measured_by_a_look(facts, conditions):
-            next_step = f"{'' if conditions.inputs else RANDOM_INPUTS}{in_steps(conditions.family)}"
-            with refusals_of(source.path, "ONNX Runtime fails to run", next_step):
+            with refusals_of(source.path, "ONNX Runtime fails to run", self._next_step):
                 seen = first_look(path, self.feeds, conditions)
             fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
             facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)
         return _Found(optimised_as, path, reference, digest, facts, seen)
 
-    def _runs_original(self, usual: _Found) -> bool:
-        """Whether the runtime runs the user's file as it is; what is known to have its bits was compared with it."""
-        if self.original.key in usual.facts.alike:
-            return True
+    def _runs_original(self) -> bool:
+        """Whether the runtime runs the user's file as it is."""
         try:
             with refusals_of(self.source.path, "ONNX Runtime fails to run"):
                 return bool(self.original.outputs)

@@ -92,6 +92,6 @@ def test_a_model_is_read_at_the_sizes_of_its_inputs_and_compared_on_all_of_them(
     conditions = load_settings({"inputs": files}).conditions
     (tmp_path / "work").mkdir()
     found = prepare(path, conditions, Path(tmp_path / "work"), silent())
-    assert found.source.bound_dims == {"n": 3}
+    assert found.source.bound_dims == {"n": 3, "x_dim_1": 5}
     assert [feeds["x"].flat[0] for feeds in (found.feeds, *found.more_feeds)] == [-0.5, 0.5]
     assert found.feeds["x"].shape == (3, 5, 4)

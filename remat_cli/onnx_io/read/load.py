@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
-from remat_cli.onnx_io.read.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
+from remat_cli.onnx_io.read.checking import all_nodes, checkable
 from remat_cli.onnx_io.read.fed_sizes import fed_sizes, with_fed
 from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
-from remat_cli.onnx_io.read.mapped import is_inside, model_of, parsed
+from remat_cli.onnx_io.read.mapped import model_of, parsed
+from remat_cli.onnx_io.read.nameless import name_dimensions
 from remat_cli.onnx_io.read.normalise import (
     drop_trailing_blanks,
     drop_unused_weights,
@@ -27,7 +29,7 @@ from remat_cli.onnx_io.read.normalise import (
     name_nodes,
     weights_leave_inputs,
 )
-from remat_cli.onnx_io.read.old_forms import check_opset, is_too_old, with_dense_tensors, with_known_opset
+from remat_cli.onnx_io.read.old_forms import as_loaded, check_opset, is_too_old, with_known_opset
 from remat_cli.onnx_io.read.untrusted import all_tensors, check_texts, check_types, external_files
 from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
@@ -56,8 +58,9 @@ class SourceModel:
     """A model as the user gave it, repaired and with bound dimensions.
 
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
-    dimensions included. `data_files` hold what of its weights lies outside, `form` is the steady form that the file
-    has; here it is seen through, and primers are taken out. `converted` says what was converted.
+    dimensions included; `named` is the same with a name for each input dimension that has none there. `data_files`
+    hold what of its weights lies outside, `form` is the steady form that the file has; here it is seen through, and
+    primers are taken out. `converted` says what was converted.
     """
 
     ir: ir.Model
@@ -65,6 +68,7 @@ class SourceModel:
     sha256: str
     bound_dims: dict[str, int]
     interface: Interface
+    named: Interface
     data_files: tuple[Path, ...] = ()
     form: SteadyForm | None = None
     has_packed: bool = False
@@ -75,11 +79,17 @@ class SourceModel:
         """What to feed at other sizes of named dimensions."""
         bound = (port_of(value) for value in fed_inputs(self.ir.graph))
         specs: list[InputSpec] = []
-        for old, new, spec in zip(self.interface.inputs, bound, inputs_of(self.ir), strict=True):
+        for old, new, spec in zip(self.named.inputs, bound, inputs_of(self.ir), strict=True):
             pairs = _dim_pairs(old, new) if old.shape is not None else ((dim, dim) for dim in new.shape or ())
             named = (sizes.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
             specs.append(msgspec.structs.replace(spec, shape=tuple(int(str(dim)) for dim in named)))
         return tuple(specs)
+
+    def typed_as(self, optimised: ir.Model) -> SourceModel:
+        """The model with the types that the runtime found of outputs whose type the file does not say."""
+        outputs = zip(self.named.outputs, optimised.graph.outputs, strict=True)
+        typed = tuple(replace(port, type=port.type or found.type) for port, found in outputs)
+        return replace(self, named=replace(self.named, outputs=typed))
 
     def interface_with(self, free: Collection[str]) -> Interface:
         """The interface with numbers for names but those that stay free.
@@ -89,7 +99,7 @@ class SourceModel:
         bound = (port_of(value) for value in fed_inputs(self.ir.graph))
         inputs: list[Port] = []
         sizes: dict[str, int | ir.SymbolicDim] = {}
-        for old, new in zip(self.interface.inputs, bound, strict=True):
+        for old, new in zip(self.named.inputs, bound, strict=True):
             if old.shape is None or new.shape is None:
                 inputs.append(new)
                 continue
@@ -98,7 +108,7 @@ class SourceModel:
             named = zip(old.shape, dims, strict=False)
             sizes |= {dim.value: b for dim, b in named if isinstance(dim, ir.SymbolicDim) and dim.value is not None}
         outputs: list[Port] = []
-        for port in self.interface.outputs:
+        for port in self.named.outputs:
             told = [dim if isinstance(dim, int) else sizes.get(dim.value or "", dim) for dim in port.shape or ()]
             outputs.append(port if port.shape is None else replace(port, shape=ir.Shape(told)))
         return Interface(tuple(inputs), tuple(outputs))
@@ -132,8 +142,8 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
                     "name the library that has it: --custom-ops LIB"
                 )
     data_files = external_files(path, proto)
+    as_loaded(path, proto)
     _check(path, proto)
-    with_dense_tensors(path, proto)
     proto, converted = with_known_opset(path, proto)
     has_packed = sum(map(forget_packed, all_tensors(proto.graph))) > 0
     model = model_of(proto, path)
@@ -144,9 +154,11 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     seen_through(model)
     _repair(model)
     interface = interface_of(model)
-    bound = bind_dimensions(model.graph, dims)
+    nameless = name_dimensions(model, dims.names, dims.shapes)
+    named = interface_of(model)
+    bound = bind_dimensions(model.graph, dims, nameless)
     digest, data = sha256(path, *data_files), tuple(data_files)
-    return SourceModel(model, path, digest, bound, interface, data, form, has_packed, converted, is_primed)
+    return SourceModel(model, path, digest, bound, interface, named, data, form, has_packed, converted, is_primed)
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -204,39 +216,12 @@ def read_proto(path: Path, *, whole: bool = False) -> onnx.ModelProto:
 
 
 def _check(path: Path, proto: onnx.ModelProto) -> None:
-    """Run the ONNX checker on the file, which works above 2 GiB too.
-
-    The checker wants a shape for every input and output; the runtime does not, so where one is missing a copy that
-    has them is checked instead; so it is with ops of the runtime's own, as in models that remat wrote.
-    """
-    ports = (*proto.graph.input, *proto.graph.output)
-    lacks = any(p.type.HasField("tensor_type") and not p.type.tensor_type.HasField("shape") for p in ports)
+    """Refuse what the ONNX checker refuses of the file, and the runtime would too."""
     try:
-        if has_runtime_ops(proto):
-            onnx.checker.check_model(without_runtime_ops(_with_shapes(proto)))
-        else:
-            is_left = any(is_inside(path, tensor) for tensor in all_tensors(proto.graph))  # then the file is large
-            onnx.checker.check_model(_with_shapes(proto) if lacks or is_left else str(path))
+        onnx.checker.check_model(checkable(proto))
     except onnx.checker.ValidationError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        first_line = lines[0] if lines else type(error).__name__
-        raise ModelError(f"model {path} is not valid: {first_line}") from None
-
-
-def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for the checker: all ports have shapes; external weights, whose files it cannot find, are inputs."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    graph = copy.graph
-    for owner in (graph, *all_bodies(graph)):
-        for tensor in [t for t in owner.initializer if t.data_location == onnx.TensorProto.EXTERNAL]:
-            owner.initializer.remove(tensor)
-            if all(port.name != tensor.name for port in graph.input):
-                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    for port in (*graph.input, *graph.output):
-        if port.type.HasField("tensor_type"):
-            port.type.tensor_type.shape.SetInParent()
-    return copy
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"model {path} is not valid: {reason}") from None
 
 
 class DimBindings(msgspec.Struct, frozen=True):
@@ -252,8 +237,10 @@ class DimBindings(msgspec.Struct, frozen=True):
     fed: dict[str, dict[str, tuple[int, ...]]] = {}
 
 
-def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
+def bind_dimensions(graph: ir.Graph, dims: DimBindings, nameless: Collection[str] = ()) -> dict[str, int]:
     """Write numbers into the inputs' shapes, in place; returns the value of each named dimension.
+
+    `nameless` are names that dimensions have in here only: users bind them by the shape of an input.
 
     Raises:
         ModelError: a dimension stays unbound, a name or an input does not exist, or two values contradict.
@@ -271,26 +258,33 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
         name: with_fed(_bound_shape(value, dims.shapes.get(name), bound), first.get(name))
         for name, value in inputs.items()
     }
-    named = dict.fromkeys(dim for shape in shapes.values() for dim in shape or () if isinstance(dim, str))
-    unnamed = [name for name, shape in shapes.items() if shape is None or None in shape]
-    missing = [f"--dim {name}=N" for name in named]
-    for name in unnamed:  # with N where a number is missing
-        shape = shapes[name]
-        dims_text = "N,..." if shape is None else ",".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
-        missing.append(f"--input-shape {name}:{dims_text}")
-    if missing:
-        raise ModelError(f"the model has unbound dimensions: add {' '.join(missing)}")
+    if any(shape is None or not all(isinstance(dim, int) for dim in shape) for shape in shapes.values()):
+        raise ModelError(f"the model has unbound dimensions: add {_how_to_bind(shapes, nameless)}")
     for name, shape in shapes.items():
         inputs[name].shape = ir.Shape([int(str(dim)) for dim in shape or ()])
     return bound
 
 
-def _dims(value: ir.Value) -> list[int | str | None] | None:
-    """Declared dimensions: a number, a name, or None for neither; negative numbers count as unnamed."""
-    if value.shape is None:
-        return None
-    named = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    return [None if isinstance(dim, int) and dim < 0 else dim or (0 if dim == 0 else None) for dim in named]
+Shapes = Mapping[str, Sequence[int | str | None] | None]
+
+
+def _how_to_bind(shapes: Shapes, nameless: Collection[str]) -> str:
+    """The options that bind what is left open: whole shapes where a dimension has no name, names for the rest."""
+    by_shape = {name: shape for name, shape in shapes.items() if shape is None or set(shape).intersection(nameless)}
+    told = dict.fromkeys(dim for shape in by_shape.values() for dim in shape or ())
+    names = (dim for shape in shapes.values() for dim in shape or () if isinstance(dim, str) and dim not in told)
+    options = [("--dim", f"{name}=N") for name in dict.fromkeys(names)]
+    for name, shape in by_shape.items():
+        dims = "N,..." if shape is None else ",".join(str(dim) if isinstance(dim, int) else "N" for dim in shape)
+        options.append(("--input-shape", f"{name}:{dims}"))
+    ranges = " ".join(f"--dim {shlex.quote(f'{dim}=LOW..HIGH')}" for dim in told if dim in nameless)
+    one_size = " ".join(f"{option} {shlex.quote(text)}" for option, text in options)
+    return f"{one_size}, or for a range of what has no name {ranges}" if ranges else one_size
+
+
+def _dims(value: ir.Value) -> list[int | str] | None:
+    """Declared dimensions: a number or a name each."""
+    return None if value.shape is None else [dim if isinstance(dim, int) else dim.value or "" for dim in value.shape]
 
 
 def _check_bindings(inputs: dict[str, ir.Value], dims: DimBindings) -> None:

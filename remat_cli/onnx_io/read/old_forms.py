@@ -8,6 +8,7 @@ from onnx import helper, numpy_helper
 
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.read.checking import all_bodies, all_nodes
+from remat_cli.onnx_io.read.mapped import bytes_wanted
 
 OLDEST_OPSET = 7
 ASSUMED_OPSET = 17  # for the few standard ops that gates add to a model that has none
@@ -15,13 +16,64 @@ ONNX_DOMAINS = ("", "ai.onnx")
 MOST_DENSE_BYTES = 2**31  # a protobuf message cannot hold more
 
 
+def as_loaded(path: Path, proto: onnx.ModelProto) -> None:
+    """Write down in place what a session makes of a file that says something twice, or nowhere, while it loads it.
+
+    Raises:
+        ModelError: a sparse tensor cannot be written out.
+    """
+    # Operators of ONNX have one name, of all the versions that are given for them the last counts.
+    versions = {("" if entry.domain == "ai.onnx" else entry.domain): entry.version for entry in proto.opset_import}
+    del proto.opset_import[:]
+    proto.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+    for node in (node for node in proto.graph.node if node.domain == "ai.onnx"):
+        node.domain = ""
+    proto.graph.name = proto.graph.name or "graph"
+    with_dense_tensors(path, proto)
+    _without_twins(proto.graph)
+
+
+LEAST_BYTES_OF_FIRST = 128
+"""Of weights of one name that hold less the runtime takes the last, of larger ones the first."""
+
+
+def _without_twins(graph: onnx.GraphProto) -> None:
+    """Drop weights without a name, and of those of one name all but that which the runtime takes. In place.
+
+    `Constant` nodes come behind the weights.
+    """
+    constants = [each for each in graph.node if each.op_type == "Constant" and each.domain in ONNX_DOMAINS]
+    found: dict[str, list[onnx.TensorProto | onnx.NodeProto]] = {}
+    for tensor in graph.initializer:
+        found.setdefault(tensor.name, []).append(tensor)
+    for node in constants:
+        found.setdefault(node.output[0], []).append(node)
+    nameless = found.pop("", [])
+    dropped = set(map(id, nameless))
+    for twins in (twins for twins in found.values() if len(twins) > 1):
+        first = twins[0]
+        tensor = first if isinstance(first, onnx.TensorProto) else first.attribute[0].t
+        is_first = (bytes_wanted(tensor) or 0) >= LEAST_BYTES_OF_FIRST
+        dropped.update(map(id, twins[1:] if is_first else twins[:-1]))
+    if dropped:
+        tensors = [each for each in graph.initializer if id(each) not in dropped]
+        kept = [onnx.TensorProto.FromString(each.SerializeToString()) for each in tensors]
+        for node in [node for node in constants if id(node) in dropped]:
+            graph.node.remove(node)
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
 def with_dense_tensors(path: Path, proto: onnx.ModelProto) -> None:
     """Write sparse initialisers and constants out in full, in place; the runtime does the same when it loads them.
+
+    They come behind the other initialisers, of which the runtime takes one that has the same name.
 
     Raises:
         ModelError: one is too large to write out, or lies in a file of its own.
     """
-    for graph in (proto.graph, *all_bodies(proto.graph)):
+    bodies = (proto.graph, *all_bodies(proto.graph))
+    for graph in [graph for graph in bodies if graph.sparse_initializer]:
         for sparse in graph.sparse_initializer:
             graph.initializer.append(_dense(path, sparse))
         del graph.sparse_initializer[:]
@@ -40,8 +92,10 @@ def _dense(path: Path, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     if int(np.prod([int(size) for size in shape], dtype=object)) * max(1, values.itemsize) > MOST_DENSE_BYTES:
         raise ModelError(f"model {path}: sparse tensor '{name}' of shape {list(shape)} is too large to write out")
     dense = np.zeros(shape, values.dtype)
-    places = tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, shape)
-    dense[places] = values
+    try:
+        dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, shape)] = values
+    except (IndexError, ValueError):
+        raise ModelError(f"model {path}: sparse tensor '{name}' of shape {list(shape)} has indices beyond it") from None
     found = numpy_helper.from_array(dense, name)
     found.data_type = sparse.values.data_type
     return found

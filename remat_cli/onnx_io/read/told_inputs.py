@@ -1,4 +1,4 @@
-"""Finds values for inputs that say a shape, an axis or a size, with which the model runs.
+"""Finds values for inputs that say a shape, an axis, a size or which branch is taken, with which the model runs.
 
 Random numbers are no shapes. What such an input must be follows from the op that reads it and from the shapes that the
 model declares; where a value follows from neither, the input is left to chance, and the runtime says what is wrong.
@@ -26,7 +26,7 @@ DIVISIONS = frozenset({"Div", "Mod"})  # only integers cannot be divided by 0
 
 
 def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
-    """Values of the inputs that say a shape, an axis or a size, by name, as far as they are recognised."""
+    """Values of the inputs that say a shape, an axis, a size or a branch, by name, as far as they are recognised."""
     # Per input, the ops that say what it must be, and the number of the input they read it as.
     readers: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
     for value in filter(is_bound, fed_inputs(model.graph)):
@@ -222,6 +222,13 @@ def _ints(node: ir.Node, name: str, otherwise: int) -> list[int]:
     return [otherwise] if found is None else list(found.as_ints())
 
 
+def compared(node: ir.Node, shapes: Mapping[str, Ints], size: int) -> Value:
+    """What it is compared with, where a branch is taken if it is the same, as one for each sample rate is."""
+    tensor = next((value.const_value for value in node.inputs if value is not None and value.const_value), None)
+    is_asked = any(reader.op_type == "If" for reader, _ in _readers(node.outputs[0]))
+    return tensor.numpy().ravel().tolist() if tensor is not None and is_asked and size == 1 else None
+
+
 Rule = Callable[[ir.Node, Mapping[str, Ints], int], Value]
 REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 RULES: Mapping[tuple[str, int], Rule] = {
@@ -253,6 +260,8 @@ RULES: Mapping[tuple[str, int], Rule] = {
     ("NonMaxSuppression", 4): half,
     ("Div", 1): ones,
     ("Mod", 1): ones,
+    ("Equal", 0): compared,
+    ("Equal", 1): compared,
     **{(f"Reduce{name}", 1): first_axes for name in REDUCTIONS},
 }
 """(op type, number of the input) -> what it must be."""

@@ -25,11 +25,17 @@ WRAPPED: Final = re.compile(r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\
 def one_line(error: BaseException) -> str:
     """First line of an error's text without the runtime's prefix and source paths, cut to a readable length.
 
-    Where a device failed, that in plain words.
+    A line that ends with a colon goes on: what it speaks of, such as a node, stands in the next. Where a device failed,
+    that in plain words.
     """
     if (fault := fault_in(str(error))) is not None:
         return fault.words
-    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    text = ""
+    for line in map(str.strip, str(error).strip().splitlines()):
+        text = f"{text} {line}" if text else line
+        if not text.endswith(":"):
+            break
+    text = text or type(error).__name__
     text = re.sub(r"^.* Error creating execution provider: ", "", text)
     text = WRAPPED.sub("", text)
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)

@@ -1,0 +1,81 @@
+"""What the runtime loads and runs, remat reads: the same outputs, bit for bit, from the model as it was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from remat_cli.base.errors import ModelError
+from remat_cli.onnx_io.read.load import DimBindings, load, save
+from tests.onnx_io.file_forms import DRAWN, FORMS, SHAPE, body, branches, cast_last, external, net
+
+BOUND = DimBindings(shapes={"x": SHAPE})
+
+
+def outputs(path: Path) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {each.name: DRAWN[each.name] for each in session.get_inputs() if each.name in DRAWN})
+
+
+def is_read_alike(path: Path) -> bool:
+    read = load(path, BOUND)
+    save(read.ir, path.with_name("read.onnx"))
+    pairs = zip(outputs(path), outputs(path.with_name("read.onnx")), strict=True)
+    return all(np.array_equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_runtime_runs_is_read(tmp_path: Path, form: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(FORMS[form]().SerializeToString())
+    assert is_read_alike(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+def test_weights_in_a_file_of_their_own_lie_anywhere_in_it(tmp_path: Path, says_length: bool) -> None:
+    (tmp_path / "model.onnx").write_bytes(external(tmp_path, says_length=says_length).SerializeToString())
+    assert is_read_alike(tmp_path / "model.onnx")
+
+
+REFUSED = (
+    "a cast of weights at the end",
+    "nodes in reverse",
+    "weights that are no inputs, version 3",
+    "an output without a type",
+    "ops of the runtime's domain, not imported",
+    "ai.onnx beside it",
+    "sparse weight out of order",
+    "a weight twice",
+    "a graph without a name",
+    "metadata twice",
+    "an op that is older than its operator set says",
+    "a function of another operator set",
+    "a wrong function that nobody calls",
+)
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_the_checker_refuses_what_the_docs_say_it_does(form: str) -> None:
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(FORMS[form]())
+
+
+def test_nodes_stay_in_the_order_of_the_file(tmp_path: Path) -> None:
+    """Fusions follow it, so that a sorted file may have other bits."""
+    (tmp_path / "model.onnx").write_bytes(cast_last().SerializeToString())
+    assert [each.op_type for each in load(tmp_path / "model.onnx", BOUND).ir.graph][-1] == "Cast"
+
+
+def test_a_body_out_of_order_is_refused_with_the_name_of_its_node(tmp_path: Path) -> None:
+    """By the runtime too, which asks the checker about bodies."""
+    made = branches(body(net(prefix="t")[::-1], "tc2"))
+    (tmp_path / "model.onnx").write_bytes(made.SerializeToString())
+    with pytest.raises(Exception, match="topologically sorted"):
+        outputs(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"input 'tr1' of node: name: tsecond OpType: Conv"):
+        load(tmp_path / "model.onnx", BOUND)
