@@ -31,7 +31,9 @@ def parsed(path: Path, *, whole: bool = False) -> onnx.ModelProto:
     if whole or path.stat().st_size < LEAST_FILE_BYTES:
         return onnx.load(str(path), format="protobuf", load_external_data=False)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return onnx.ModelProto.FromString(without_contents(data, partial(_reference, str(path.resolve()))))
+        proto = onnx.ModelProto()
+        proto.ParseFromString(without_contents(data, partial(_reference, str(path.resolve()))))
+        return proto
 
 
 def _reference(location: str, head: bytes, offset: int, count: int) -> bytes | None:
