@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from remat_cli.base.files import atomic_path, sha256
+from remat_cli.base.files import INLINE_LIMIT_BYTES, atomic_path, sha256
 from remat_cli.base.present import present
 from remat_cli.base.processes import WORTH_A_PROCESS_BYTES
 from remat_cli.onnx_io.read.interface import dims_of
@@ -26,7 +26,6 @@ from remat_cli.onnx_io.read.mapped import parsed
 from remat_cli.onnx_io.write.contents import Piece, contents, file_pieces, inline, tensors_of, weights_of
 from remat_cli.onnx_io.write.packed import ENTRY, NOTHING_PACKED, PackedWeights
 
-INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
 DATA_FILE_BYTES = 2**25  # 32 MiB: copies of fewer weights at load matter less than a second file to carry around
 SMALL_BYTES = 1024  # weights up to this stay in the model file
 ALIGNMENT = 4096  # lets the runtime map the file instead of reading it

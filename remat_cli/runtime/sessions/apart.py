@@ -5,9 +5,10 @@ In a process of its own that goes with the process; where weights are few it is 
 """
 
 import functools
+import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -38,13 +39,21 @@ def files_beside(model: Path) -> set[str]:
     return found
 
 
+def weighs_bytes(model: Path, beside: Iterable[str]) -> int:
+    """What a model's file and those beside it take.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    files = (model, *(model.parent / name for name in beside if "\0" not in name))
+    return sum(file.stat().st_size for file in files if os.path.isfile(file))
+
+
 def is_heavy(model: Path) -> bool:
     """Whether a model's weights, in its file and beside it, are worth a process of their own."""
     try:
-        files = [model]
-        if model.stat().st_size < WORTH_A_PROCESS_BYTES:
-            files += [model.parent / name for name in files_beside(model) if "\0" not in name]
-        return sum(file.stat().st_size for file in files if file.is_file()) >= WORTH_A_PROCESS_BYTES
+        is_known = model.stat().st_size >= WORTH_A_PROCESS_BYTES
+        return is_known or weighs_bytes(model, files_beside(model)) >= WORTH_A_PROCESS_BYTES
     except OSError:
         return False  # the runtime says why
 

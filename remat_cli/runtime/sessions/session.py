@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.files import INLINE_LIMIT_BYTES
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, read_runs, require_counters
@@ -27,7 +28,7 @@ from remat_cli.runtime.sessions._ort import (
     running,
     runtime_errors,
 )
-from remat_cli.runtime.sessions.apart import apart_if_heavy, files_beside
+from remat_cli.runtime.sessions.apart import apart_if_heavy, files_beside, weighs_bytes
 from remat_cli.runtime.sessions.guard import guarded
 from remat_cli.runtime.sessions.providers import (
     UsableDevice,
@@ -333,8 +334,6 @@ def baseline_bytes(events: tuple[ProfileEvent, ...]) -> int:
     return events[0].requested_bytes - events[0].growth_bytes if events else 0
 
 
-LARGEST_SINGLE_FILE = 2**31 - 2**24
-"""Weights above this go to a file beside the model, since a protobuf file ends at 2 GiB."""
 SMALLEST_EXTERNAL_BYTES = 1024
 """Smaller weights stay inside the model file."""
 
@@ -361,14 +360,15 @@ def optimize(
     ort = import_ort()
     options = new_options(ort)
     options.graph_optimization_level = _levels(ort)[level]
-    # Nothing runs, and what looks for buffers to use again takes squares of their number.
+    # Nothing runs, so no weights are packed; and what looks for buffers to use again takes squares of their number.
     options.enable_mem_reuse = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
     options.optimized_model_filepath = str(target)
     options.intra_op_num_threads = intra_op_threads
     for library in custom_ops:
         with runtime_errors(f"custom operators {library} do not load"):
             options.register_custom_ops_library(library)
-    if needs_data_file(source):
+    if needs_data_file(source, target):
         add = options.add_session_config_entry
         add("session.optimized_model_external_initializers_file_name", data_file(target).name)
         add("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALLEST_EXTERNAL_BYTES))
@@ -390,18 +390,21 @@ def _levels(ort: Any) -> dict[Level, Any]:
     }
 
 
-def needs_data_file(source: Path) -> bool:
+def needs_data_file(source: Path, target: Path) -> bool:
     """Whether the optimised weights are kept in a file of their own.
 
-    They are when the source's are, or when they are too large for one file.
+    They are when they are too large for one file, and when the source's are, unless both lie in one folder: then
+    those that stay as they are remain where they are.
 
     Raises:
         RuntimeFailure: the file cannot be read.
     """
     try:
-        return source.stat().st_size >= LARGEST_SINGLE_FILE or bool(files_beside(source))
+        beside = files_beside(source)
+        is_large = weighs_bytes(source, beside) > INLINE_LIMIT_BYTES
     except OSError as error:
         raise RuntimeFailure(f"{source} cannot be read: {error.strerror}") from None
+    return is_large or (bool(beside) and source.absolute().parent != target.absolute().parent)
 
 
 def data_file(target: Path) -> Path:
