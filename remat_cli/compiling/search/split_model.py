@@ -25,6 +25,7 @@ from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.tiles.build import (
     FILL_SINCE,
@@ -172,8 +173,9 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress) -> Profi
 def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
     """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
     conditions = split.conditions
-    models = (beside, split.reference_path)
-    whole_ns, split_ns = time_in_turn(models, split.feeds, default_settings(conditions), progress.advance)
+    settings = default_settings(conditions)
+    models = (lean_form(beside, settings), lean_form(split.reference_path, settings))
+    whole_ns, split_ns = time_in_turn(models, split.feeds, settings, progress.advance)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative
