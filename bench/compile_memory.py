@@ -29,7 +29,7 @@ MIB = 2**20
 CASES: tuple[tuple[str, int], ...] = (("inside", 320), ("beside", 320), ("inside", 1216), ("beside", 2432))
 BUDGET = "60%"
 WIDTH, INNER, ROWS = 1024, 4096, 64
-SAMPLE_SECONDS = 0.005
+SAMPLE_SECONDS = 0.02
 OWN_SHARE, CHILD_SHARE = 0.5, 1.1
 SESSION = f"""
 import sys
