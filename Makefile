@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last bench-compile-memory
+.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-compile-memory
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -274,6 +274,26 @@ bench-max-tensor: $(STAMP)  ## a cap per tensor on samples, zoo and the networks
 bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, exports by torch among them: peaks, times, bits, what stays resident; hours
 	$(REAL_VENV)/bin/python -m bench.any_size_models bench/generated/any_size
 	$(BIN)/python -m bench.any_size
+
+# Programs whose packages ship trained models, Python's and Node's (left out where there is no npm), 3 GB.
+FIELD_BUILT := build/field
+FIELD_STAMP := $(FIELD_BUILT)/.installed
+# What the field bench is told: --only NAME, --asks 50%,min
+FIELD ?=
+
+$(FIELD_STAMP): bench/field/requirements.txt bench/field/packages.txt bench/field/package.json
+	$(PYTHON) -m venv $(FIELD_BUILT)/venv
+	$(FIELD_BUILT)/venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/field/requirements.txt
+	$(FIELD_BUILT)/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement bench/field/packages.txt
+	mkdir -p $(FIELD_BUILT)/node && cp bench/field/package.json $(FIELD_BUILT)/node
+	! which npm || (cd $(FIELD_BUILT)/node && npm install --ignore-scripts --no-audit --no-fund --silent)
+	touch $@
+
+setup-field: $(FIELD_STAMP)  ## fetch packages that ship trained models, with the programs that use them, 3 GB
+
+bench-field: $(STAMP) $(FIELD_STAMP)  ## trained models that packages ship, compiled, in the programs that use them: rows that are missing, hours
+	$(BIN)/python -m bench.field.measure $(FIELD)
+	$(BIN)/python -m bench.field.report
 
 bench-process: $(STAMP)  ## what processes hold that load and run each model, before and after, rows that are missing, two hours
 	$(BIN)/python -m bench.process --models $(REAL_MODELS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from tests import durations, presence
 from tests.compiled_samples import SampleStore
@@ -16,6 +16,8 @@ from tests.compiled_samples import SampleStore
 settings.register_profile("remat", deadline=None, derandomize=True)
 settings.load_profile("remat")
 
+FAST = "not slow"
+"""What is asked for by who wants the fast tests alone."""
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
 
 
@@ -45,8 +47,22 @@ class Recorder:
         durations.record(self.seconds)
 
 
+FAST_SHARE, LEAST_EXAMPLES = 3, 4
+
+
+def draw_fewer_examples(items: list[pytest.Item]) -> None:
+    """A third of the examples that each property names: enough to see it broken, all of them are slow tests' work."""
+    for test in {item.function for item in items if isinstance(item, pytest.Function)}:
+        if is_hypothesis_test(test):
+            named = test._hypothesis_internal_use_settings
+            few = max(LEAST_EXAMPLES, named.max_examples // FAST_SHARE)
+            test._hypothesis_internal_use_settings = settings(named, max_examples=min(few, named.max_examples))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first in each worker's part, so that nothing waits for one at the end."""
+    """Long files first in each worker's part, so that nothing waits for one at the end; fewer examples in fast runs."""
+    if config.getoption("markexpr") == FAST:
+        draw_fewer_examples(items)
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     files = [(item.nodeid.partition("::")[0], item) for item in items]
     items[:] = durations.spread(files, durations.recorded(), workers)

@@ -166,6 +166,17 @@ def test_help_loads_no_heavy_library():
     assert done.returncode == 0, done.stderr
 
 
+def test_commands_that_search_for_no_plan_load_no_solver():
+    script = (
+        "import sys\n"
+        "import remat_cli.commands.inspect, remat_cli.commands.run, remat_cli.commands.verify\n"
+        "heavy = {'ortools', 'numba', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_class_name_means_one_thing():
     places = defaultdict(list)
     for path in FILES:

@@ -80,6 +80,7 @@ def test_every_container_has_one_limit_and_no_swap():
     assert options[0]["-m"] == options[0]["--memory-swap"]
 
 
+@pytest.mark.slow  # that a process stays within its budget is seen in end_to_end/test_process_budget.py
 @pytest.mark.skipif(not STATUS.exists(), reason="this system does not say what a process holds")
 def test_the_compiled_model_fits_where_the_original_does_not(tmp_path, monkeypatch, capsys):
     for folder in ("sample_models", "examples"):

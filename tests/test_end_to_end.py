@@ -47,7 +47,12 @@ def check_promises(report, folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "budget"), [("unet", "80%"), pytest.param("densenet", "90%", marks=pytest.mark.slow), ("inception", "85%")]
+    ("name", "budget"),
+    [
+        ("unet", "80%"),
+        pytest.param("densenet", "90%", marks=pytest.mark.slow),
+        pytest.param("inception", "85%", marks=pytest.mark.slow),
+    ],
 )
 def test_a_sample_fits_the_budget_and_every_promise_is_measured(capsys, tmp_path, name, budget):
     code, report, _ = compile_model(capsys, SAMPLES / f"{name}.onnx", budget, tmp_path)
@@ -129,6 +134,7 @@ def test_keep_order_and_named_solvers(capsys, tmp_path):
         check_promises(report, tmp_path)
 
 
+@pytest.mark.slow  # end_to_end/test_verify_file.py verifies a portable file quickly
 def test_portable_models_hold_under_exact_options(capsys, tmp_path):
     code, report, _ = compile_model(capsys, SAMPLES / "unet.onnx", "90%", tmp_path, "--portable")
     assert code == 0

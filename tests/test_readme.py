@@ -20,7 +20,7 @@ PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
 RESULTS = ("*.remat.onnx*", "*.plan.json", "*.train.onnx*", "*.state.npz", "*.failed.onnx*", "*.gated.onnx*")
 LONG = ("max-batch", "inception", "chain.train", "densenet", "encoder", "20MiB", "--max-tensor", "small.train")
-LONG = (*LONG, "thorough", "compare", "bench")
+LONG = (*LONG, "thorough", "compare", "bench", "24MiB", "chain.onnx --budget 50%", "digits.train.onnx --budget")
 """Commands with these words take many seconds: they run where the whole README does, and are looked at below."""
 
 
@@ -63,7 +63,7 @@ def quick(words: list[str]) -> list[str]:
         pytest.param(README, "memory.svg", LONG, id="README"),
         pytest.param(README, "trace.json", (), id="all of the README", marks=pytest.mark.slow),
         pytest.param(DEVICES, "placed.svg", (), id="docs/devices", marks=pytest.mark.slow),
-        pytest.param(SOLVERS, "bench/instances/gpt_3_layers_train.json", (), id="docs/solvers"),
+        pytest.param(SOLVERS, "bench/instances/gpt_3_layers_train.json", (), id="docs/solvers", marks=pytest.mark.slow),
         pytest.param(PAGING, "trace.json", (), id="docs/paging", marks=pytest.mark.slow),
         pytest.param(PIPELINES, "trained.npz", (), id="docs/pipelines", marks=pytest.mark.slow),
     ],

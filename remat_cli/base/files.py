@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remat_cli.base.errors import ConfigError, RematError
+from remat_cli.base.units import format_bytes
 
 USER_MISTAKES = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
@@ -51,9 +52,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _flush(target.parent)
     except OSError as error:
         kind = ConfigError if error.errno in USER_MISTAKES else RematError
-        raise kind(f"{path} cannot be written: {error.strerror or error}") from None
+        raise kind(f"{path} cannot be written: {error.strerror or error}{_room(error, temporary)}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _room(error: OSError, temporary: Path) -> str:
+    """How much a full disk would have taken, and what to do."""
+    if error.errno != errno.ENOSPC or not temporary.parent.is_dir():
+        return ""
+    written = temporary.stat().st_size if temporary.exists() else 0
+    free = shutil.disk_usage(temporary.parent).free + written  # what is half written goes again
+    return f": {format_bytes(free)} are free in {temporary.parent}: make room there, or name files on another disk"
 
 
 def _flush(path: Path) -> None:

@@ -126,7 +126,14 @@ model_options = group(
         metavar="NAME:SIZES",
         help="Bind an input's whole shape: --input-shape x:1,3,224,224.",
     ),
-    _option("--inputs", type=FILE, metavar="FILE.npz", help="Real inputs to run with, instead of seeded random ones."),
+    _option(
+        "--inputs",
+        multiple=True,
+        type=FILE,
+        metavar="FILE.npz",
+        help="Real inputs to run with, instead of seeded random ones; their shapes bind dimensions. Repeated, files of "
+        "different sizes propose ranges, those of the same are all compared.",
+    ),
     _option(
         "--custom-ops",
         "custom_ops",
@@ -194,7 +201,9 @@ solver_options = group(
     _option("--solver", metavar="NAME", help="One of `remat solvers`. [auto]"),
     _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
     order_option,
-    _option("--time-limit", metavar="T", help="Stop solving after 30s, 2m or 500ms. [30s]"),
+    _option(
+        "--time-limit", metavar="T", help="Stop searching after 30s, 2m or 500ms; runs of the model come on top. [30s]"
+    ),
     gap_option,
 )
 

@@ -47,6 +47,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         prepared = prepare(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         subject = asked.subject(prepared, request, work, progress)
+        request = replace(request, search=request.search.begun())
         if request.process_budget_bytes is not None:
             planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
             settled = planning.settled(verified=is_verified)
@@ -72,7 +73,12 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
             if report.output is not None:
                 found = way(settled.planned.kind)
                 report = found.save_more(report, settled, targets.gated, work, progress)
-    return msgspec.structs.replace(report, seconds=time.monotonic() - started)
+    known = msgspec.structs.replace(
+        report.asked,
+        time_limit_seconds=request.search.limits.seconds,
+        search_was_cut=request.search.clock.has_cut and not report.solution.interrupted,
+    )
+    return msgspec.structs.replace(report, asked=known, seconds=time.monotonic() - started)
 
 
 def _keep_data_of(source: SourceModel, output: Path) -> None:

@@ -36,7 +36,6 @@ def asked_in_vain(request: CompileRequest, question: BudgetQuestion, plain_bytes
         process_budget_bytes=request.process_budget_bytes,
         process_bytes=plain_bytes,
         max_overhead_percent=None if share is None else 100 * float(share),
-        time_limit_seconds=request.search.limits.seconds,
     )
 
 

@@ -35,7 +35,7 @@ def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress
 
     `build` gives the form with the answer it stands for, whose steps it may have put into a better order. One that fits
     under exact options alone is kept only where none is found that fits in every session. For `min` there is nothing to
-    fit into: what the form needs is the budget.
+    fit into: what the form needs is the budget. Once time is over there is one more attempt at most.
     """
     answer, slack = first, (0,) * len(first.question.problem.memories)
     exact_only: tuple[BudgetAnswer, F] | None = None
@@ -49,6 +49,8 @@ def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress
             return answer, form
         if exact_only is None and not any(excess_bytes(problem, form.peak_bytes)):
             exact_only = answer, form
+        if attempt and search.clock.ends():
+            break
         if attempt < ATTEMPTS - 1:
             slack = _tightened(answer, slack, form.needed_bytes)
             answer = answer_again(first, slack, search, progress)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.files import sha256
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.load import SourceModel
@@ -62,7 +63,8 @@ def original_of(
         run_seconds=conditions.run_seconds,
     )
     asked = msgspec.json.encode((conditions.dims, conditions.input_shapes, conditions.seed), order="sorted").decode()
-    key = hashlib.sha256(f"{source.sha256} {conditions.optimization} {asked}".encode()).hexdigest()
+    fed = "" if conditions.inputs is None else f" {sha256(conditions.inputs)}"
+    key = hashlib.sha256(f"{source.sha256} {conditions.optimization} {asked}{fed}".encode()).hexdigest()
     return Original(
         path=path,
         name=_name(user_file(source.path, has_seeds=has_seeds), conditions),

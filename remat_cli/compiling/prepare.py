@@ -46,6 +46,7 @@ from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
 from remat_cli.runtime.observe.sight import Sight, look
+from remat_cli.runtime.sessions.array_file import shapes_of
 from remat_cli.runtime.sessions.feeds import feeds_of
 from remat_cli.runtime.sessions.session import Observation, SessionSettings, first_sight, outputs_of, run_profiled
 from remat_cli.runtime.verify.likeness import have_same_bits
@@ -147,13 +148,14 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     progress.stage(stages.READING)
     if conditions.forgets_costs:
         progress.note(FORGOTTEN)
-    bindings = DimBindings(conditions.dims, conditions.input_shapes)
+    fed = {str(file): shapes_of(file) for file in conditions.all_inputs}
+    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     has_seeds = give_seeds(source.ir)
-    fed = (inputs_of(source.ir), state_file(source), conditions.inputs)
-    told = told_inputs(source.ir)
-    feeds = feeds_of(*fed, conditions.seed, told)
-    more_feeds = () if conditions.inputs else (feeds_of(*fed, conditions.seed + 1, told),)
+    told, first = told_inputs(source.ir), (inputs_of(source.ir), state_file(source))
+    feeds = feeds_of(*first, conditions.inputs, conditions.seed, told)
+    others = conditions.more_inputs if conditions.inputs else (None,)
+    more_feeds = tuple(feeds_of(*first, other, conditions.seed + 1, told) for other in others)
     if source.converted is not None:
         progress.note(source.converted)
     progress.stage(stages.OPTIMISING)
@@ -162,7 +164,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     for note in notes:
         progress.note(note)
     graph = to_graph(found.reference, found.facts.types)
-    signatures = op_signatures(found.reference, graph)
+    signatures = op_signatures(found.reference, graph, original.key)
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,

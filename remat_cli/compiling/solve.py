@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from remat_cli.base import progress as stages
+from remat_cli.base.clock import SearchClock
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.present import present
 from remat_cli.base.progress import Progress
@@ -23,7 +24,6 @@ from remat_cli.report.solution import overhead_percent
 from remat_cli.solvers import must_search, run_solver
 from remat_cli.solvers._warmup import load_kernels, must_compile
 from remat_cli.solvers.base import Compiled, Early, Limits, Solver
-from remat_cli.solvers.least_budget import KERNELS, find_least_budget
 from remat_cli.solvers.paging.question import Pager
 
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
@@ -35,7 +35,7 @@ class Search:
     """How plans are searched for: the solver, its limits, and the share of time that `--budget min` may cost.
 
     Plans that page are the `pager`'s. `overhead_limit` is the share of time that a plan for any budget may cost (None:
-    any).
+    any). `clock` has the time of the whole search, of which each solver gets no more than is left.
     """
 
     solver: Solver
@@ -43,11 +43,21 @@ class Search:
     max_overhead_share: Fraction = Fraction(0)
     pager: Pager | None = None
     overhead_limit: Fraction | None = None
+    clock: SearchClock = field(default_factory=SearchClock)
 
     @property
     def known_pager(self) -> Pager:
         """The pager of a search for plans that page."""
         return present(self.pager, f"the pager of the search by solver {self.solver.name}")
+
+    def begun(self) -> Search:
+        """The same search, whose time begins now."""
+        return replace(self, clock=SearchClock(self.limits.seconds))
+
+    def part(self, share: float) -> Search:
+        """A search for one of several plans, within a share of the time that is left."""
+        clock = self.clock.share(share)
+        return replace(self.within(max(LEAST_SECONDS, min(self.limits.seconds, clock.left))), clock=clock)
 
     def within(self, seconds: float) -> Search:
         """The same search with so much time."""
@@ -177,9 +187,13 @@ def _solve(
     if early is not None and (_is_settled(early, problem, search) or progress.should_stop()):
         return early
     if must_search(problem):  # no sooner: many a budget is met, or proved too small, without a search
-        prepare_kernels(search.solver, problem, progress)
+        with search.clock.running():
+            prepare_kernels(search.solver, problem, progress)
     progress.stage(stages.SOLVING)
-    run = run_solver(problem, search.solver, _limits(question, search, progress), start)
+    limits = _limits(question, search, progress)
+    run = run_solver(problem, search.solver, limits, start)
+    if run.plan is None and run.status is Status.NOT_FOUND and limits.is_over:
+        search.clock.cut()
     return run if early is None else better_of(run, early)
 
 
@@ -264,7 +278,10 @@ def proved_status(run: SolverRun, plan: Plan) -> Status:
 
 def _least(question: BudgetQuestion, search: Search, progress: Progress) -> BudgetAnswer:
     """The least budget within the allowed overhead, then the least time under that budget."""
-    load_kernels(KERNELS, lambda: progress.stage(stages.COMPILING_KERNELS))
+    from remat_cli.solvers.least_budget import KERNELS, find_least_budget  # with numba, which no other command needs
+
+    with search.clock.running():
+        load_kernels(KERNELS, lambda: progress.stage(stages.COMPILING_KERNELS))
     progress.stage(stages.SOLVING)
     limits = _limits(question, search, progress)
     halved = replace(limits, seconds=limits.seconds / 2)
@@ -287,7 +304,10 @@ def allowed_share(question: BudgetQuestion, search: Search) -> float:
 
 
 def _limits(question: BudgetQuestion, search: Search, progress: Progress) -> Limits:
-    """The search's limits from now on, heard by `progress` in percent of the baseline."""
+    """The search's limits from now on, heard by `progress` in percent of the baseline.
+
+    No solver gets more time than the whole search has left, but each a little.
+    """
     problem, base = question.problem, question.baseline.time_ns
 
     def report(schedule: Schedule | None, bound_ns: int | None) -> None:
@@ -295,4 +315,7 @@ def _limits(question: BudgetQuestion, search: Search, progress: Progress) -> Lim
         least = problem.baseline_time_ns
         progress.incumbent(spent, None if bound_ns is None else overhead_percent(max(bound_ns, least), base))
 
-    return replace(search.limits, report=report, should_stop=progress.should_stop, started=time.monotonic())
+    seconds = min(search.limits.seconds, max(LEAST_SECONDS, search.clock.left))
+    return replace(
+        search.limits, seconds=seconds, report=report, should_stop=progress.should_stop, started=time.monotonic()
+    )

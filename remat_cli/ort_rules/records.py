@@ -15,6 +15,7 @@ import msgspec
 
 from remat_cli.ort_rules.arena import ArenaRules
 from remat_cli.ort_rules.arena_copies import ArenaCopyRules
+from remat_cli.ort_rules.bodies import BodyRules
 from remat_cli.ort_rules.loading import LoadRules
 from remat_cli.ort_rules.packing import PackingRule, PackingRules
 from remat_cli.ort_rules.runtime import DEFAULT, WIDE_BLOCK, Runtime, SessionOptions
@@ -30,6 +31,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     arena: ArenaRules
     workspaces: WorkspaceRules
+    bodies: BodyRules
     packing: PackingRules
     loading: LoadRules
     default: SessionOptions
@@ -76,6 +78,7 @@ RULES_1_31: Final = Rules(
         table_share=32,  # 8 bytes for each unit
     ),
     workspaces=WorkspaceRules(sum_bytes=4, slack_bytes=2048),
+    bodies=BodyRules(copies_results=frozenset({"Loop"})),
     packing=PackingRules(
         arena_limit_bytes=127,
         kernels=PACKING,

@@ -1,9 +1,12 @@
 """Compiled and verified models as short, aligned text for people."""
 
+from collections.abc import Sequence
+
 from msgspec import UNSET
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.report.compile import (
     OneModelReport,
@@ -20,11 +23,11 @@ from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.solution import NEAREST_PROCESS, SolutionReport, is_too_dear, no_verdict_lines
+from remat_cli.report.solution import NEAREST_PROCESS, NEAREST_TERMS, SolutionReport, is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
-ALMOST = 0.9  # of the time limit: searches stop a little before it
 LEAST = "min"  # the budget as it is written
+MIB = 2**20
 
 
 def compile_lines(report: OneModelReport, style: Style) -> list[str]:
@@ -43,6 +46,7 @@ def compile_lines(report: OneModelReport, style: Style) -> list[str]:
         lines += [solver_line(solution, "time", space), _recompute_line(report), *split_lines(report.regions)]
         lines += floor_lines(report.regions, solution)
         lines += obstacle_lines(report.split_obstacle, report.regions)
+        lines += [f"{cut}: a longer one may lead to a better plan"] if (cut := _cut(report)) else []
     said = () if report.verification is None else report.verification.notes
     if report.verification is not None:
         lines += ["", *verification_lines(report.verification, style)]
@@ -153,19 +157,40 @@ def _not_found_lines(report: OneModelReport, style: Style) -> list[str]:
     if report.asked.process_budget_bytes is not None:
         least += ", of live tensors alone"
     lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad")]
-    needed = solution.facts.get(NEAREST_PROCESS)
-    if needed is not None and report.asked.process_budget_bytes is not None:
-        lines.append(f"of the plans found the smallest needs {describe_bytes(needed)} of the process by prediction")
+    needed, budget_bytes, cut = solution.facts.get(NEAREST_PROCESS), report.asked.process_budget_bytes, _cut(report)
+    if needed is not None and budget_bytes is not None:
+        lines += _nearest_process_lines(needed, budget_bytes, solution.facts.get(NEAREST_TERMS, ()))
+        if solution.floor_bytes <= solution.budget_bytes:  # live tensors are not what is too large
+            return lines if cut is None else [*lines, f"{cut}: a longer one may lead to a smaller process"]
     nearest = nearest_bytes(solution)
     if nearest is None:
         is_time_wasted = report.split_obstacle is not None and solution.floor_bytes > solution.budget_bytes
-        limit_seconds = report.asked.time_limit_seconds
-        may_have_run_short = limit_seconds is None or solution.seconds >= ALMOST * limit_seconds
-        is_more_time_of_use = may_have_run_short and not is_time_wasted
-        advice = "a longer --time-limit or a larger --budget" if is_more_time_of_use else "a larger --budget"
-        return [*lines, f"the proved least is {least}: try {advice}"]
+        if cut is not None and not is_time_wasted:
+            return [*lines, cut, f"the proved least is {least}: try a longer --time-limit or a larger --budget"]
+        return [*lines, f"the proved least is {least}: try a larger --budget"]
     lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
+
+
+def _nearest_process_lines(needed_bytes: int, budget_bytes: int, terms: Sequence[ProcessTerm]) -> list[str]:
+    """What of the smallest process that was found is too large, by how much, and which budget would do for it."""
+    more = f", {format_bytes(needed_bytes - budget_bytes)} more than the budget" if needed_bytes > budget_bytes else ""
+    process = f"{describe_bytes(needed_bytes)} of the process by prediction"
+    lines = [f"of the plans found the smallest needs {process}{more}{':' if terms else ''}"]
+    lines += columns([[format_bytes(term.bytes), term.name] for term in terms], "><")
+    beside_bytes = sum(term.bytes for term in terms if not term.is_live)
+    if terms and beside_bytes >= budget_bytes:
+        lines.append(f"what no plan makes smaller, {format_bytes(beside_bytes)} of that, is more than the budget")
+    elif terms:
+        left = f"{format_bytes(budget_bytes - beside_bytes)} of the budget"
+        lines.append(f"what no plan makes smaller is {format_bytes(beside_bytes)} of that, and leaves {left} to a run")
+    return [*lines, f"for that plan give the same command --budget {-(-needed_bytes // MIB)}MiB"]
+
+
+def _cut(report: OneModelReport) -> str | None:
+    """That the search ended before all was tried, as its time was over; None: it did not."""
+    limit = report.asked.time_limit_seconds
+    return f"the search was cut at --time-limit {limit:g}s" if limit and report.asked.search_was_cut else None
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:

@@ -190,14 +190,13 @@ def _recompute(
 
 def live_tensor_lines(tensors: Sequence[LiveTensor], style: Style) -> list[str]:
     """A table of tensors: bytes, type, shape, name and producer."""
-    room = max(16, (style.width - 46) // 2)
     rows = [
         [
-            f"= {shorten(t.shares_with, 20)}" if t.shares_with else format_bytes(t.bytes),
+            f"= {t.shares_with}" if t.shares_with else format_bytes(t.bytes),
             t.dtype,
             "x".join(str(size) for size in t.shape) or "scalar",
-            shorten(t.name, room),
-            shorten(f"from {t.producer}" if t.producer else "model input", room),
+            t.name,
+            f"from {t.producer}" if t.producer else "model input",
         ]
         for t in tensors[:MOST_ROWS]
     ]

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.base.processes import total_memory_bytes
 from remat_cli.core.values.budget import AskedBudget, parse_budget
-from remat_cli.core.values.profile import DeviceSpec, LinkSpec
+from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec, LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS, is_device_file, named_spec
 from remat_cli.settings.spill import parse_spill
 from remat_cli.settings.train import as_sequence
@@ -112,7 +113,7 @@ def by_memory(budget: AskedBudget, specs: Sequence[DeviceSpec]) -> AskedBudget:
     """The budget with a part for each memory that the devices use, in the order of the devices, or one for all.
 
     One percentage means the same share of each. A budget may name a device or its memory; what it does not name has
-    the budget of the device's description.
+    the budget of the device's description, and the host's memory then all that the machine has.
 
     Raises:
         ConfigError: a memory without budget or with two, a name that is no device, one size for several memories, or
@@ -126,6 +127,8 @@ def by_memory(budget: AskedBudget, specs: Sequence[DeviceSpec]) -> AskedBudget:
         _put(found, _memory_named(name, specs), part, specs)
     for memory, own in _own_budgets(specs).items():
         found.setdefault(memory, own)
+    if HOST_MEMORY in memories:
+        found.setdefault(HOST_MEMORY, parse_budget(str(total_memory_bytes())))
     if missing := [memory for memory in memories if memory not in found]:
         raise ConfigError(f"memory '{missing[0]}' has no budget: add --budget {missing[0]}=512MiB")
     if len(memories) > 1:

@@ -169,6 +169,10 @@ def _parse_path(value: object) -> Path:
     return Path(str(value)).expanduser()
 
 
+def _parse_paths(value: object) -> tuple[Path, ...]:
+    return tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,)))
+
+
 def parse_memory_limit(value: object) -> int:
     """Bytes of private memory that a process which runs the model may take.
 
@@ -201,8 +205,8 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "limits": parse_limits,
     "input_shapes": parse_input_shapes,
     "train": parse_train,
-    "inputs": _parse_path,
-    "custom_ops": lambda value: tuple(map(_parse_path, value if isinstance(value, list | tuple) else (value,))),
+    "inputs": _parse_paths,
+    "custom_ops": _parse_paths,
     "output": _parse_path,
     "plan": _parse_path,
     "svg": _parse_path,

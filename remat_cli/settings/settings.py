@@ -38,6 +38,7 @@ class Settings(
     forbid_unknown_fields=True,
     rename={
         "time_limit_seconds": "time_limit",
+        "input_files": "inputs",
         "run_limit_seconds": "run_limit",
         "memory_limit_bytes": "memory_limit",
         "gap_share": "gap",
@@ -96,7 +97,7 @@ class Settings(
     dims: dict[str, int | SizeRange] = {}
     limits: tuple[SizeLimit, ...] = ()
     input_shapes: dict[str, tuple[int, ...]] = {}
-    inputs: Path | None = None
+    input_files: tuple[Path, ...] = ()
     custom_ops: tuple[Path, ...] = ()
 
     run_limit_seconds: float = 3600.0
@@ -118,6 +119,11 @@ class Settings(
     def solver_options(self) -> dict[str, Any]:
         """Options of the chosen solver: the file's under the command line's."""
         return {**self.solvers.get(self.solver, {}), **self.options}
+
+    @property
+    def inputs(self) -> Path | None:
+        """The first file of real inputs."""
+        return next(iter(self.input_files), None)
 
     @property
     def least_overhead_share(self) -> Fraction:
@@ -186,6 +192,7 @@ class Settings(
             family=family,
             input_shapes=self.input_shapes,
             inputs=self.inputs,
+            more_inputs=self.input_files[1:],
             seed=self.seed,
             portable=self.portable,
             plain=self.plain,
@@ -347,8 +354,8 @@ def _check_values(settings: Settings) -> None:
     if twice := [spec for spec in settings.devices if names.count(spec.name) > 1]:
         which = "one" if all(map(is_plain, twice)) else f"'{twice[0].name}'"
         raise ConfigError(f"devices {', '.join(names)}: {which} is named twice")
-    if settings.inputs is not None and not settings.inputs.is_file():
-        raise ConfigError(f"inputs file {settings.inputs} does not exist")
+    if absent := [file for file in settings.input_files if not file.is_file()]:
+        raise ConfigError(f"inputs file {absent[0]} does not exist")
     if missing := [library for library in settings.custom_ops if not library.is_file()]:
         raise ConfigError(f"custom operator library {missing[0]} does not exist")
     if settings.work_dir is not None and not settings.work_dir.is_dir():

@@ -106,6 +106,7 @@ def test_the_page_is_what_the_rows_say():
     assert BENCH.page_path.read_text(encoding="utf-8") == BENCH.table(BENCH.rows())
 
 
+@pytest.mark.slow  # `make bench-callers` measures it; what is told of it is seen above
 @needs_marks
 def test_two_threads_hold_more_than_buffers_of_the_caller():
     ways = [CallingWay(name, name, "", runs=3, **how) for name, how in HOW.items()]

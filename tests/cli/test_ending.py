@@ -49,8 +49,19 @@ def started(place, *arguments, **streams):
     return subprocess.Popen(command, cwd=place, env=environment(place), text=True, **streams)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("stage", ["reading", "optimising", "profiling", "solving", "verifying"])
+STAGES = ["reading", "optimising", "profiling", "solving", "verifying"]
+IN_PROCESSES = ("profiling", signal.SIGTERM)
+"""Told to end while processes of its own run, each with a folder: what leaves most behind."""
+
+
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        pytest.param(stage, number, marks=() if (stage, number) == IN_PROCESSES else pytest.mark.slow)
+        for stage in STAGES
+        for number in (signal.SIGTERM, signal.SIGINT)
+    ],
+)
 def test_no_folder_is_left_when_it_is_told_to_end(place, stage, number):
     with started(place, "compile", "net.onnx", "--budget", "100%") as process:
         for line in process.stderr:
@@ -138,8 +149,15 @@ except BaseException:
 """
 
 
-@pytest.mark.parametrize("often", [1, 2])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code", "often"),
+    [
+        (signal.SIGTERM, 143, 1),
+        (signal.SIGINT, 130, 2),
+        pytest.param(signal.SIGTERM, 143, 2, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_while_the_runtime_is_imported_is_not_lost(place, number, code, often):
     (place / "onnxruntime").mkdir()
     (place / "onnxruntime" / "__init__.py").write_text(DEAF)
@@ -201,7 +219,7 @@ def test_handlers_and_the_folder_are_put_back():
 
 @pytest.mark.parametrize(
     "closed",
-    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("<&-", ">&-", "2>&-")), ">&- 2>&-", "<&- >&- 2>&-"],
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("<&-", ">&-", "2>&-", ">&- 2>&-")), "<&- >&- 2>&-"],
 )
 def test_closed_streams(place, closed):
     command = f"exec {sys.executable} -m remat_cli inspect net.onnx {closed}"

@@ -66,7 +66,14 @@ def interrupted_at(place: Path, stage: str, number: int, *words: str) -> subproc
     )
 
 
-@pytest.mark.parametrize(("stage", "number"), [("solving", 1), ("searching for splits", 1), ("profiling", 2)])
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        ("solving", 1),
+        pytest.param("searching for splits", 1, marks=pytest.mark.slow),  # below in words, for people
+        pytest.param("profiling", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_before_there_is_a_plan_nothing_is_written_and_nothing_proved(place, stage, number):
     ended = interrupted_at(place, stage, number)
     assert ended.returncode == 130, ended.stderr

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
     ("profile", "net.onnx"),
-    ("inspect", "net.onnx"),
     ("compile", "net.onnx", "--budget", "100%", "--verify", "fast"),
     ("verify", "net.plan.json", "--verify", "fast"),
     ("inspect", "net.plan.json"),

@@ -46,7 +46,7 @@ def looks(monkeypatch):
 
 def compiled(tmp_path, model, budget):
     path = shutil.copy(ROOT / "sample_models" / f"{model}.onnx", tmp_path / "net.onnx")
-    words = {"budget": budget, "split": "off", "time_limit": "2s", "cache_dir": str(tmp_path / "cache"), "force": True}
+    words = {"budget": budget, "split": "off", "time_limit": "1s", "cache_dir": str(tmp_path / "cache"), "force": True}
     return compile_model(Path(path), load_settings(words), silent())
 
 

@@ -61,7 +61,7 @@ def test_a_step_and_its_state_are_written_and_train(net, capsys):
 
 
 def test_with_a_budget_the_step_is_compiled_and_verified(net, capsys):
-    found = report(capsys, "train", net, *ENTROPY, "--batch", 64, "--budget", "60%", "--time-limit", "3s")
+    found = report(capsys, "train", net, *ENTROPY, "--batch", 64, "--budget", "60%", "--time-limit", "1s")
     verification = found["compiled"]["verification"]
     assert verification["outputs_identical"]
     assert verification["order_honoured"]

@@ -18,7 +18,7 @@ from remat_cli.compiling.search.family_sizes import sizes_to_check
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 
-FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s", "--budget", "100%")
+FIXED = ("--format", "json", "--quiet", "--force", "--verify", "fast", "--time-limit", "60s", "--budget", "100%")
 DIMS = ("--dim", "height=8..64:8", "--dim", "width=16..40:4")
 
 

@@ -13,13 +13,16 @@ from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import Answered, OneModel
 from remat_cli.compiling.process import process
 from remat_cli.compiling.process.process import ProcessPlanning
-from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion
+from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search
 from remat_cli.contest.runner import tiny_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.values.budget import parse_budget
+from remat_cli.solvers import make_solver
+from remat_cli.solvers.base import Limits
 
 TARGET_BYTES = 1000
+SEARCH = Search(make_solver("auto"), Limits())
 
 
 def planned(promised_bytes: int) -> OneModel:
@@ -37,6 +40,6 @@ def test_what_a_form_needs_on_top_is_part_of_what_the_plan_may_hold(monkeypatch,
     """Else verification would find that a session needs more than its budget, though the process has room for it."""
     monkeypatch.setattr(process, "plan_one_model", lambda *asked: planned(promised_bytes))
     monkeypatch.setattr(process, "within_overhead", lambda found, search: found)
-    request = CompileRequest(None, parse_budget("50MiB").bounding("process"), None, None)
+    request = CompileRequest(None, parse_budget("50MiB").bounding("process"), SEARCH, None)
     planning = ProcessPlanning(None, None, request, Path(), silent())
     assert planning._within(TARGET_BYTES).answer.question.budget_bytes == max(TARGET_BYTES, promised_bytes)

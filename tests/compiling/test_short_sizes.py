@@ -15,7 +15,7 @@ from remat_cli.cli import main
 
 HEADS, HEAD, LONGEST, LAYERS = 2, 64, 640, 2
 WIDTH = HEADS * HEAD
-FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "5s")
+FIXED = ("--format", "json", "--quiet", "--force", "--verify", "fast", "--time-limit", "60s")
 
 
 def biased_encoder() -> onnx.ModelProto:

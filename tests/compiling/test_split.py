@@ -43,7 +43,8 @@ def compiled(capsys, model, folder, *options):
     """Exit code, JSON report, stderr of `remat compile`, by default to half of the baseline."""
     if "--budget" not in options:
         options = ("--budget", "50%", *options)
-    fixed = ["--format", "json", "--time-limit", "6s", "--quiet", "--force", "--no-capped-run"]
+    fixed = ["--format", "json", "--time-limit", "6s", "--quiet", "--force"]
+    fixed += [] if "--no-verify" in options else ["--verify", "fast"]
     files = ["-o", str(folder / "out.onnx"), "--plan", str(folder / "out.json")]
     code = main(["compile", str(model), *options, *fixed, *files])
     captured = capsys.readouterr()
@@ -68,7 +69,7 @@ def test_half_the_memory_where_whole_ops_need_all_of_it(capsys, tmp_path, model)
 
 def _check_verify(capsys, folder):
     """`remat verify PLAN` finds the same."""
-    assert main(["verify", str(folder / "out.json"), "--format", "json", "--quiet", "--no-capped-run"]) == 0
+    assert main(["verify", str(folder / "out.json"), "--format", "json", "--quiet", "--verify", "fast"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verification"]["outputs_identical"]
 
@@ -223,7 +224,7 @@ def test_sums_in_another_order_must_be_allowed(capsys, tmp_path, long_sums):
     assert code == 0
     assert report["regions"]
     _check_close(report["verification"])
-    assert main(["verify", str(tmp_path / "out.json"), "--format", "json", "--quiet", "--no-capped-run"]) == 0
+    assert main(["verify", str(tmp_path / "out.json"), "--format", "json", "--quiet", "--verify", "fast"]) == 0
     _check_close(json.loads(capsys.readouterr().out)["verification"])
     code, _, _ = compiled(capsys, long_sums, tmp_path, *SUMS)
     assert code in (3, 4)  # what was learnt before admits nothing now

@@ -15,7 +15,7 @@ from remat_cli.cli import main
 from remat_cli.core.files.plan_reader import read_plan
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
-FIXED = ("--format", "json", "--quiet", "--force", "--no-capped-run", "--time-limit", "6s")
+FIXED = ("--format", "json", "--quiet", "--force", "--verify", "fast", "--time-limit", "2s")
 
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -23,6 +23,7 @@ from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search
 from remat_cli.contest.runner import tiny_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
+from remat_cli.core.schedule.splits import SplitOptions
 from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT
 from remat_cli.splitting.tiles.obstacle import SplitObstacle
 
@@ -47,9 +48,12 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
 
+REQUEST = SimpleNamespace(search=Search(None, None), splits=SplitOptions())
+
+
 def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Tiles:
     whole = planned(status)
-    looking = Tiles(SplitTask(whole, whole.answer.question, None, None, progress))
+    looking = Tiles(SplitTask(whole, whole.answer.question, REQUEST, None, progress))
     view = SimpleNamespace(nodes=("fused",))
     looking.__dict__["proposer"] = SimpleNamespace(
         timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes: found
@@ -82,7 +86,7 @@ def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obsta
 def test_loops_that_were_not_tried_are_not_ruled_out(monkeypatch, status, progress):
     monkeypatch.setattr(Loops, "obstacle", lambda self: "tiles may have other bits")
     whole = planned(status)
-    found = family_stage.without_loops(Loops(SplitTask(whole, whole.answer.question, None, None, progress)))
+    found = family_stage.without_loops(Loops(SplitTask(whole, whole.answer.question, REQUEST, None, progress)))
     assert found.answer.run.status is Status.NOT_FOUND
     assert found.obstacle == (None if progress is STOPPED else "tiles may have other bits")
 
@@ -135,6 +139,9 @@ class Ladder(Loops):
     def with_dims(self, found):
         return found
 
+    def obstacle(self):
+        return None
+
 
 def measured(candidate):
     return None if COSTS[candidate.rung.peak_bytes] is None else SplitTrial(candidate, None, None, None)
@@ -153,7 +160,7 @@ def test_the_least_budget_for_a_range_costs_no_more_than_allowed(monkeypatch, pe
     whole = planned(Status.OPTIMAL, least=True, time_ns=BASE_NS)
     whole = replace(whole, written=SimpleNamespace(plan=structs.replace(whole.plan, peak_bytes=(1000,))))
     allowed = replace(search(None), max_overhead_share=Fraction(percent, 100))
-    request = SimpleNamespace(search=allowed)
+    request = SimpleNamespace(search=allowed, splits=SplitOptions())
     found = family_stage.plan_family(Ladder(SplitTask(whole, whole.answer.question, request, None, silent())))
     assert found.written.plan.peak == held
 

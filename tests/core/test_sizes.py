@@ -159,3 +159,33 @@ def test_what_says_no_family_is_none(text):
 def test_the_range_or_limit_that_sizes_leave_is_named(sizes, left):
     found = FAMILY.left_by(sizes)
     assert (None if found is None else str(found)) == left
+
+
+def term(name: str, offset: int = 0, divisor: int = 1, factor: int = 1) -> Dim:
+    return Dim((Term((name,), factor),), offset, divisor)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "factor", "step", "are_the_same"),
+    [
+        (term(S, 3, 4), term(S, 0, 4), 1, 32, True),
+        (term(S, 3, 4), term(S, 0, 4), 1, 2, False),
+        (term(S, 0, 2), term(S, 3, 4), 2, 4, True),
+        (term(S, 0, 2), term(S, 3, 4), 2, 1, False),
+        (term(S, 2, 2, 2), term(S, 1), 1, 1, True),
+        (term(S), term(B), 1, 1, False),
+        (Dim(offset=6), Dim(offset=3), 2, 1, True),
+    ],
+)
+def test_dimensions_agree_where_they_are_the_same_at_every_size(one, other, factor, step, are_the_same):
+    family = SizeFamily((SizeRange(B, 1, 4), SizeRange(S, 32, 320, step)))
+    sizes = [{B: b, S: s} for b in range(1, 5) for s in range(32, 321, step)]
+    assert all(one.at(each) == factor * other.at(each) for each in sizes) is are_the_same
+    assert family.agree(one, other, factor) is are_the_same
+
+
+def test_dimensions_that_are_the_same_are_written_alike():
+    family = SizeFamily((SizeRange(S, 32, 320, 32),))
+    dims = {"a": (Dim(offset=1), term(S, 3, 4)), "b": (term(S, 0, 4), term(S, 1, 2)), "c": (term(S, 0, 2),)}
+    alike = {"a": (Dim(offset=1), term(S, 3, 4)), "b": (term(S, 3, 4), term(S, 1, 2)), "c": (term(S, 1, 2),)}
+    assert family.unified(dims) == alike

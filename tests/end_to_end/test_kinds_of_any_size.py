@@ -12,8 +12,10 @@ import remat_cli as remat
 from tests.torch_like.families import KINDS
 
 SIZES = 8
-LONG = dict.fromkeys(["rotary and local attention", "bias by distance"], pytest.mark.slow)
-"""A bias that all layers read is made again tile by tile in tests/compiling/test_family.py."""
+LONG = dict.fromkeys(["rotary and local attention", "bias by distance", "detector"], pytest.mark.slow)
+"""In tests/compiling a bias that all layers read is made again tile by tile (test_family.py), and pictures of any size
+are cut (test_family_windows.py).
+"""
 
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -14,20 +15,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 import remat_cli
-from remat_cli.base.errors import ConfigError, ModelError, RematError
+from remat_cli.base.errors import ConfigError, ModelError, RematError, RuntimeFailure
 from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.program import Program
 from remat_cli.runtime.paging.paged_run import PagedRunner
 from remat_cli.runtime.paging.spill_file import SpillFile
+from remat_cli.runtime.segments._session_turns import SessionTurns
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import ProgramJob, time_runs_here
+from remat_cli.runtime.sessions._ort import pack_all
 from tests.compiling.paged_steps import fed, paged
 
 REPEATED = """
@@ -67,6 +71,18 @@ def feeds(plan_path):
     return fed(plan_path)
 
 
+@pytest.fixture(scope="module")
+def opened(plan_path):
+    """The plan, ready to run: its sessions are opened once for all tests that run it in this process."""
+    with remat_cli.load(plan_path) as plan:
+        yield plan
+
+
+@pytest.fixture(scope="module")
+def expected(opened, feeds):
+    return opened.run(feeds)
+
+
 def pages_folder(plan: Path) -> Path:
     return plan.parent / "pages"
 
@@ -92,39 +108,34 @@ def remat_cli_style():
     return Style()
 
 
-def test_every_session_holds_what_was_planned(plan_path, feeds):
-    with remat_cli.load(plan_path) as plan:
-        program = plan.program
-        seen = see_memory(program, feeds)
-        (fixed,) = program.planned_fixed_bytes
-        planned = [action.planned_bytes[0] - fixed for action in program.actions]
-        assert [held for (held,) in seen.action_bytes] <= planned
-        assert max(held for (held,) in seen.action_bytes) <= max(planned)
-        first, second = plan.run(feeds), plan.run(feeds)
-        assert all(first[name].tobytes() == second[name].tobytes() for name in first)
-        assert not list(pages_folder(plan_path).iterdir())
+def test_every_session_holds_what_was_planned(opened, plan_path, feeds, expected):
+    program = opened.program
+    seen = see_memory(program, feeds)
+    (fixed,) = program.planned_fixed_bytes
+    planned = [action.planned_bytes[0] - fixed for action in program.actions]
+    assert [held for (held,) in seen.action_bytes] <= planned
+    assert max(held for (held,) in seen.action_bytes) <= max(planned)
+    again = opened.run(feeds)
+    assert all(expected[name].tobytes() == again[name].tobytes() for name in expected)
+    assert not list(pages_folder(plan_path).iterdir())
 
 
-def test_waiting_for_each_transfer_gives_the_same_bits(plan_path, feeds):
-    with remat_cli.load(plan_path) as plan:
-        with PagedRunner(plan.program, is_overlapped=False) as alone:
-            waited = alone.run(feeds)
-        beside = plan.run(feeds)
-    assert all(beside[name].tobytes() == waited[name].tobytes() for name in beside)
+def test_waiting_for_each_transfer_gives_the_same_bits(opened, feeds, expected):
+    with PagedRunner(opened.program, is_overlapped=False) as alone:
+        waited = alone.run(feeds)
+    assert all(expected[name].tobytes() == waited[name].tobytes() for name in expected)
 
 
-def test_values_may_wait_in_the_host(plan_path, feeds):
+def test_values_may_wait_in_the_host(opened, feeds, expected):
     """What a device with memory of its own does, here on the CPU: the same bits, and no more held than planned."""
-    with remat_cli.load(plan_path) as plan:
-        expected = plan.run(feeds)
-        spill = replace(plan.program.spill, folder="", memory="host")
-        with PagedRunner(replace(plan.program, spill=spill)) as runner:
-            for _ in range(2):
-                found, record = runner.run_recorded(feeds)
-                assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
-                held = [action.before_bytes[0] for action in record.actions]
-                assert all(bytes_ <= room for bytes_, room in zip(held, spill.room_bytes, strict=False))
-                assert len(record.moves) == len(spill.moves)
+    spill = replace(opened.program.spill, folder="", memory="host")
+    with PagedRunner(replace(opened.program, spill=spill)) as runner:
+        for _ in range(2):
+            found, record = runner.run_recorded(feeds)
+            assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+            held = [action.before_bytes[0] for action in record.actions]
+            assert all(bytes_ <= room for bytes_, room in zip(held, spill.room_bytes, strict=False))
+            assert len(record.moves) == len(spill.moves)
 
 
 def test_a_run_is_told_with_its_transfers(plan_path, tmp_path):
@@ -187,31 +198,47 @@ def test_a_plan_that_was_changed_is_refused(plan_path, tmp_path):
 
 
 @pytest.mark.parametrize(("call", "what"), [("pwrite", "writing"), ("preadv", "reading")])
-def test_a_disk_that_fails_ends_the_run_in_one_line(plan_path, feeds, monkeypatch, call, what):
-    with remat_cli.load(plan_path) as plan:
-        expected = plan.run(feeds)
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
-            with pytest.raises(RematError, match=rf"spill disk:.*{what} failed: Input/output error"):
-                plan.run(feeds)
-        again = plan.run(feeds)
-        assert all(expected[name].tobytes() == again[name].tobytes() for name in expected)
+def test_a_disk_that_fails_ends_the_run_in_one_line(opened, feeds, expected, monkeypatch, call, what):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises(RematError, match=rf"spill disk:.*{what} failed: Input/output error"):
+            opened.run(feeds)
+    check_run(opened, feeds, expected)
 
 
-def test_a_slow_disk_is_waited_for(plan_path, feeds, monkeypatch):
+def check_run(plan, feeds, expected) -> None:
+    """The same bits, and no more held than planned: what happened to earlier runs has left nothing."""
+    found, record = plan._runner.run_recorded(feeds)
+    assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+    most = plan.program.spill.room_bytes
+    assert all(a.before_bytes[0] <= room for a, room in zip(record.actions, most[:-1], strict=True))
+
+
+def test_a_session_that_fails_leaves_nothing_behind(opened, feeds, expected, monkeypatch):
+    get = SessionTurns.get
+
+    def failing(self, place):
+        found = get(self, place)
+        if place < len(opened.program.sessions) // 2:
+            return found
+        return dataclasses.replace(found, session=SimpleNamespace(run_with_iobinding=lambda _: 1 / 0))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionTurns, "get", failing)
+        with pytest.raises(RuntimeFailure, match="division by zero"):
+            opened.run(feeds)
+    check_run(opened, feeds, expected)
+
+
+def test_a_slow_disk_is_waited_for(opened, feeds, expected, monkeypatch):
     write = SpillFile.write
 
     def slow(self, offset, buffer, is_over=lambda: False):
         time.sleep(0.01)
         write(self, offset, buffer, is_over)
 
-    with remat_cli.load(plan_path) as plan:
-        expected = plan.run(feeds)
-        monkeypatch.setattr(SpillFile, "write", slow)
-        found, record = plan._runner.run_recorded(feeds)
-        assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
-        most = plan.program.spill.room_bytes
-        assert all(a.before_bytes[0] <= room for a, room in zip(record.actions, most[:-1], strict=True))
+    monkeypatch.setattr(SpillFile, "write", slow)
+    check_run(opened, feeds, expected)
 
 
 def test_a_folder_that_has_gone_is_one_line(plan_path, tmp_path):
@@ -275,13 +302,11 @@ def test_thirty_kills_at_any_moment_leave_nothing(plan_path, feeds, tmp_path):
     assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
 
 
-def test_two_runs_at_once_do_not_meet(plan_path, feeds, tmp_path):
-    with remat_cli.load(plan_path) as plan:
-        expected = plan.run(feeds)
-        with started(plan_path, feeds, tmp_path):
-            for _ in range(3):
-                found = plan.run(feeds)
-                assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
+def test_two_runs_at_once_do_not_meet(opened, plan_path, feeds, expected, tmp_path):
+    with started(plan_path, feeds, tmp_path):
+        for _ in range(2):
+            found = opened.run(feeds)
+            assert all(expected[name].tobytes() == found[name].tobytes() for name in expected)
 
 
 def test_a_disk_without_room_is_one_line_and_leaves_nothing(plan_path, feeds):
@@ -301,12 +326,9 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing(plan_path, feeds):
     assert not list(pages_folder(plan_path).iterdir())
 
 
-def test_one_process_may_time_a_plan(plan_path, feeds):
-    with remat_cli.load(plan_path) as plan:
-        program: Program = plan.program
-        from remat_cli.runtime.sessions._ort import pack_all
-
-        found = time_runs_here(ProgramJob(program, pack_all(feeds), 2, is_overlapped=False), lambda *_: None)
+def test_one_process_may_time_a_plan(opened, feeds):
+    program: Program = opened.program
+    found = time_runs_here(ProgramJob(program, pack_all(feeds), 2, is_overlapped=False), lambda *_: None)
     assert found.is_repeatable
     assert all(len(run.moves) == len(program.spill.moves) for run in found.runs)
 

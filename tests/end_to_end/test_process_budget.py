@@ -56,7 +56,7 @@ def outputs(path: Path, given: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 @measured
 def test_bytes_bound_the_process(capsys, tmp_path):
-    code, report, output = compiled(capsys, tmp_path, "unet", "26MiB")
+    code, report, output = compiled(capsys, tmp_path, "unet", "26MiB", "--no-capped-run")
     assert code == 0
     process, plan = report["verification"]["process"], json.loads((tmp_path / "out.plan.json").read_text())
     assert plan["request"]["budget_scope"] == "process"
@@ -121,7 +121,7 @@ def test_a_process_takes_bytes(budget, capsys, tmp_path):
 
 
 def test_plain_leaves_the_form_out(capsys, tmp_path, samples):
-    code, _, output = compiled(capsys, tmp_path, "unet", "70%", "--plain", "--no-verify")
+    code, _, output = compiled(capsys, tmp_path, "unet", "100%", "--plain", "--no-verify")
     assert code == 0
     assert not is_steady(output)
     assert is_steady(samples.compiled("unet", "85%", verify=False, time_limit="5s").output)
@@ -164,7 +164,7 @@ def test_inspect_predicts_a_process(capsys):
 @measured
 def test_both_processes_are_drawn(capsys, tmp_path):
     pytest.importorskip("matplotlib")
-    code, _, _ = compiled(capsys, tmp_path, "resnet", "70%", "--no-verify")
+    code, _, _ = compiled(capsys, tmp_path, "resnet", "100%", "--no-verify")
     assert code == 0
     picture = tmp_path / "process.svg"
     assert main(["verify", str(tmp_path / "out.plan.json"), "--svg", str(picture), "-q"]) == 0
@@ -177,7 +177,9 @@ def test_packed_weights_are_mapped_and_a_budget_does_not_count_them(capsys, tmp_
     monkeypatch.setattr("remat_cli.compiling.process.forecast.LEAST_COPIES_BYTES", 2**16)
     figures = []
     for flag in ("--packed-weights", "--no-packed-weights"):
-        code, report, output = compiled(capsys, tmp_path, "transformer", "100%", "--external-data", flag)
+        code, report, output = compiled(
+            capsys, tmp_path, "transformer", "100%", "--external-data", "--no-capped-run", flag
+        )
         assert code == 0
         assert report["verification"]["measured_peak_bytes"] == report["verification"]["predicted_peak_bytes"]
         figures.append((packed_weights(output).total_bytes, report["verification"]["process"]["rewritten"]))

@@ -78,7 +78,7 @@ def test_binding_the_batch_changes_bits_of_these_exports(tmp_path, form):
 
 @pytest.mark.parametrize(
     ("form", "budget"),
-    [("tf2onnx_flatten", "60%"), ("keras_reshape", "100%"), ("paddle_pooled", "100%"), ("sklearn_network", "100%")],
+    [("tf2onnx_flatten", "60%"), ("sklearn_network", "100%")],
 )
 def test_a_compiled_export_has_the_bits_of_the_users_file(tmp_path, form, budget):
     path = export(FORMS[form], tmp_path / "model.onnx")

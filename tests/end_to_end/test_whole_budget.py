@@ -59,10 +59,16 @@ def model_file(folder: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", MODELS)
+LIKE_OTHERS = {"int8", "int4", "float8"}
+"""Types that are held, read and written as others of the fast tests."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in MODELS]
+)
 def test_the_model_itself_is_a_plan(tmp_path, name):
     path = model_file(tmp_path, name)
-    found = remat_cli.compile(path, budget="100%", output=tmp_path / "out.onnx", intra_op_threads=1)
+    found = remat_cli.compile(path, budget="100%", output=tmp_path / "out.onnx", intra_op_threads=1, verify="fast")
     assert found.exit_code == 0
     assert found.verification is not None
     assert found.verification.passed
@@ -77,7 +83,7 @@ def test_as_many_bytes_as_it_needs_are_as_good_as_100_percent(tmp_path):
     graph = helper.make_graph(nodes, "small", ports[:1], ports[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), path)
     peak = remat_cli.inspect(path).peak_bytes
-    rest = {"budget_scope": "live", "intra_op_threads": 1, "force": True}
+    rest = {"budget_scope": "live", "intra_op_threads": 1, "force": True, "verify": "fast"}
     found = [remat_cli.compile(path, budget=text, output=tmp_path / "out.onnx", **rest) for text in ("100%", f"{peak}")]
     assert [each.exit_code for each in found] == [0, 0]
     assert found[0].solution == msgspec.structs.replace(

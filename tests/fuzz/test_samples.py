@@ -16,14 +16,10 @@ FEW_MUTANTS = (
     "proto 31",
     "proto 631",
     "proto 277",
-    "proto 955",
     "bytes 966",
-    "proto 553",
     "proto 49",
-    "proto 607",
-    "proto 223",
-    "proto 901",
 )
+MORE_MUTANTS = ("proto 955", "proto 553", "proto 607", "proto 223", "proto 901")
 FEW_KILLS = ("KILL", "INT")
 MANY = {"node": 60, "model": 60, "plan": 48, "kill": 12}
 
@@ -46,8 +42,9 @@ def test_a_few_node_models(materials):
     check("node", [case for case in KINDS["node"].cases() if case.name in FEW_NODES], materials)
 
 
-def test_a_few_broken_models(materials):
-    check("model", [case for case in KINDS["model"].cases() if case.name in FEW_MUTANTS], materials)
+@pytest.mark.parametrize("names", [FEW_MUTANTS, pytest.param(MORE_MUTANTS, marks=pytest.mark.slow)])
+def test_a_few_broken_models(materials, names):
+    check("model", [case for case in KINDS["model"].cases() if case.name in names], materials)
 
 
 def test_a_few_broken_plans(materials):

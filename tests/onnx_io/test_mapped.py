@@ -17,7 +17,7 @@ from remat_cli.onnx_io.read import mapped
 from remat_cli.onnx_io.read.load import DimBindings, load, read_proto
 from remat_cli.onnx_io.read.mapped import is_inside, model_of, parsed
 from remat_cli.onnx_io.read.untrusted import all_tensors, external_files
-from remat_cli.onnx_io.read.wire import LEAST_BYTES
+from remat_cli.onnx_io.read.wire import LEAST_BYTES, _varint
 from remat_cli.onnx_io.write.contents import inline
 from remat_cli.onnx_io.write.save import save
 
@@ -164,6 +164,16 @@ def test_a_file_that_is_cut_off_is_no_model(path, left):
 
 def test_nonsense_is_no_model(path):
     path.write_bytes(b"\xff" * 1000)
+    with pytest.raises(ModelError, match="is not an ONNX model"):
+        read_proto(path)
+
+
+def test_a_file_whose_graphs_lie_in_each_other_without_end_is_no_model(path):
+    content = bytes(LEAST_BYTES)
+    for _ in range(500):
+        for field in (11, 5, 1):  # a graph of an attribute of a node
+            content = bytes([field << 3 | 2]) + _varint(len(content)) + content
+    path.write_bytes(bytes([7 << 3 | 2]) + _varint(len(content)) + content)
     with pytest.raises(ModelError, match="is not an ONNX model"):
         read_proto(path)
 

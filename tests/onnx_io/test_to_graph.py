@@ -113,13 +113,14 @@ def test_signatures_tell_apart_what_costs_differently() -> None:
     }
     ports = {"x": (1, 4, 8, 8)}
 
-    def signatures(pads: tuple[int, int], dilation: int) -> dict[str, str]:
+    def signatures(pads: tuple[int, int], dilation: int, run: str = "") -> dict[str, str]:
         model, graph = graph_of(model_of(convolutions(pads, dilation), dict(ports), ["d", "y"], weights))
-        return dict(zip((op.name for op in graph.ops), op_signatures(model, graph), strict=True))
+        return dict(zip((op.name for op in graph.ops), op_signatures(model, graph, run), strict=True))
 
     equal = signatures((0, 0), 1)
     assert equal["A"] == equal["B"]
     assert equal["D"] == equal["E"]
+    assert signatures((0, 0), 1, "other inputs") == equal
     other = signatures((0, 1), 2)
     assert other["A"] == equal["A"] != other["C"]
     assert other["D"] != other["E"]

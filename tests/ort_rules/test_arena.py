@@ -142,3 +142,9 @@ def test_regions_are_taken_as_long_as_callers_hold_more_and_then_no_more():
 
 def test_nothing_has_no_place_in_the_block():
     assert pattern_bytes([Request(0, 0, True)]) == 0
+
+
+def test_without_tensors_that_have_a_place_in_the_block_later_runs_ask_for_none():
+    steps = [Request(0, MIB, True, in_block=False), Request(0, MIB, False, in_block=False)]
+    found = simulate_runs(steps, 3, 0, LoadedSession(RULES))
+    assert [run.new_regions for run in found] == [(MIB,), (), ()]

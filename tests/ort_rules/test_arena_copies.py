@@ -73,3 +73,12 @@ def test_other_workspaces_are_one_block():
     tensors = (Tensor("x", "float", (4,), 16), Tensor("y", "float", (4,), 16, producer=0))
     graph = Graph((Op("s", "Softmax", (0,), (1,)),), tensors, ())
     assert workspace_parts(graph, graph.ops[0], 32, RULES.workspaces) == (32,)
+
+
+def test_a_convolution_whose_filter_is_computed_has_no_columns_of_its_own():
+    """Of one channel, so that every byte that was taken for a filter would count as much as the result has."""
+    ends = Tensor("x", "uint8", (1, 64, 64, 1), 4096), Tensor("y", "uint8", (1, 64, 64, 1), 4096, 0)
+    op = Op("c", "QLinearConv", (0,), (1,), "com.microsoft")
+    graph, sums_bytes = Graph((op,), ends, ()), RULES.workspaces.sum_bytes * 4096
+    assert workspace_parts(graph, op, sums_bytes + 1, RULES.workspaces) == (sums_bytes, 1)
+    assert workspace_parts(graph, op, sums_bytes, RULES.workspaces) == (sums_bytes,)

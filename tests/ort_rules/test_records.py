@@ -235,6 +235,41 @@ def order_of_exact_sessions(path: Path) -> tuple[object, object]:
     return in_order(path, EXACT, priority_order)
 
 
+def results_of_bodies(path: Path) -> tuple[object, object]:
+    """Ops after whose body more is in use than when its last kernel ended: by the most that there ever was.
+
+    Of the Loop that is its result, which is a copy of what the last round made.
+    """
+    kinds = ("If", "Loop", "Scan")
+    return set(RULES.bodies.copies_results), {kind for kind in kinds if _copies_results(path, kind)}
+
+
+def _copies_results(path: Path, kind: str) -> bool:
+    go, state = value("go", TensorProto.BOOL, ()), value("s", FLOAT, (512, 512))
+    made = value("m", FLOAT, (512, 512))
+    nodes = [helper.make_node("Neg", ["x" if kind == "If" else "s"], ["m"], name="m")]
+    if kind == "Loop":
+        body = helper.make_graph(
+            [*nodes, helper.make_node("Identity", ["go"], ["on"], name="on")],
+            "body",
+            [value("i", TensorProto.INT64, ()), go, state],
+            [value("on", TensorProto.BOOL, ()), made],
+        )
+        node = helper.make_node(kind, ["n", "", "x"], ["y"], name="body", body=body)
+    elif kind == "Scan":
+        body = helper.make_graph(nodes, "body", [state, value("e", FLOAT, (1,))], [made])
+        node = helper.make_node(kind, ["x", "each"], ["y"], name="body", body=body, num_scan_inputs=1)
+    else:
+        branches = {f"{name}_branch": helper.make_graph(nodes, name, [], [made]) for name in ("then", "else")}
+        node = helper.make_node(kind, ["yes"], ["y"], name="body", **branches)
+    weights = [weight("n", np.array(3, np.int64)), weight("each", np.ones((3, 1), np.float32)), weight("yes", np.True_)]
+    model = save_model(path / f"{kind}.onnx", [node], [value("x", FLOAT, (512, 512))], untyped("y"), weights)
+    with profiled_session(model, EXACT) as (session, runs):
+        run_session(session, FED)
+    (event,) = runs[0].events
+    return event.peak_bytes >= event.nested_bytes + MIB
+
+
 def loaded(path: Path, file: LoadedWeight, product: Path, *, is_peak: bool) -> tuple[object, object]:
     """What a fresh process holds that loads one product, to the MiB, by forecast and measured."""
     forecast = load_forecast([file], LoadedFile(1), RULES.loading)
@@ -282,6 +317,7 @@ CASES: dict[str, Case] = {
     "arena: the block of later runs": later_runs_take_a_block,
     "order: default": order_of_default_sessions,
     "order: priority-based": order_of_exact_sessions,
+    "bodies.copies_results": results_of_bodies,
     "loading": loading_a_weight_of_the_model_file,
     "loading.reads_saved": loading_saved_copies,
 }

@@ -5,6 +5,7 @@ import pytest
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.splits import Region, RegionFacts
+from remat_cli.core.values.promises import Asked
 from remat_cli.report import render_text
 from remat_cli.report.regions import (
     obstacle_lines,
@@ -105,7 +106,8 @@ def test_the_obstacle_is_told_where_the_budget_is_out_of_reach():
 @pytest.mark.parametrize(("floor_bytes", "may_help"), [(3 * MIB, False), (1 * MIB, True)])
 def test_more_time_is_advised_only_where_it_may_help(floor_bytes, may_help):
     solution = msgspec.structs.replace(samples.no_solution("not_found"), floor_bytes=floor_bytes)
-    text = render_text(msgspec.structs.replace(samples.obstacle_report(), solution=solution), Style())
+    asked = Asked(time_limit_seconds=30.0, search_was_cut=True)
+    text = render_text(msgspec.structs.replace(samples.obstacle_report(), solution=solution, asked=asked), Style())
     assert ("--time-limit" in text) is may_help
     assert "a larger --budget" in text
 

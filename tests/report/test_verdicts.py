@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status, cut_short
+from remat_cli.core.values.promises import Asked
 from remat_cli.report import render_text
 from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT, SolutionReport
 from remat_cli.report.style import Style
@@ -50,9 +51,13 @@ ENDS = {
     ),
     "time is up": (
         no_plan("not_found", floor_bytes=BUDGET - 1),
-        {},
+        {"asked": Asked(time_limit_seconds=30.0, search_was_cut=True)},
         4,
-        ("within budget was found in 38.2 s", "for whole ops: try a longer --time-limit"),
+        (
+            "within budget was found in 38.2 s",
+            "was cut at --time-limit 30s",
+            "for whole ops: try a longer --time-limit",
+        ),
     ),
     "the solver goes through its list": (
         no_plan("not_found", facts={"least_peak_bytes": 2**30}),

@@ -26,6 +26,7 @@ from remat_cli.runtime.sessions.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
+FEW = {"transformer", "unet"}
 ALIGNED_BYTES = 64
 RULES = installed_rules().arena
 pattern_bytes = partial(arenas.pattern_bytes, rules=RULES)
@@ -47,7 +48,10 @@ def watched(kind: str, model: Path, *rest: object, tracer: Path | None = None) -
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
-@pytest.mark.parametrize("sample", SAMPLES, ids=[path.stem for path in SAMPLES])
+@pytest.mark.parametrize(
+    "sample",
+    [pytest.param(path, id=path.stem, marks=() if path.stem in FEW else pytest.mark.slow) for path in SAMPLES],
+)
 def test_regions_and_block_are_those_of_the_runtime(sample, tmp_path, tracer):
     model = tmp_path / "optimised.onnx"
     optimize(sample, model, "all", 1)

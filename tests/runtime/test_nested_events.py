@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from remat_cli.runtime.measure.profilers import workspace_bytes
 from remat_cli.runtime.measure.turns import op_at_peak
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, without_nested
 
 MIB = 2**20
 
 
-def event(name: str, start_us: int, requested: int, in_use: int, peak: int) -> ProfileEvent:
-    sizes = (size * MIB for size in (requested, 0, in_use, peak, peak))
-    return ProfileEvent(name, "", start_us, 1, *sizes, ())
+def event(
+    name: str, start_us: int, requested: int, in_use: int, peak: int, *, grown: int = 0, op_type: str = ""
+) -> ProfileEvent:
+    sizes = (size * MIB for size in (requested, grown, in_use, peak, peak))
+    return ProfileEvent(name, op_type, start_us, 1, *sizes, ())
 
 
 def run(*events: ProfileEvent) -> ProfiledRun:
@@ -42,6 +45,27 @@ def test_loops_in_branches_count_for_the_branch():
     seen = run(event("a", 0, 10, 10, 10), *inner, event("if", 20, 44, 46, 70))
     assert [each.name for each in seen.events] == ["a", "if"]
     assert op_at_peak(seen) == ("if", 16 * MIB)
+
+
+def test_results_of_a_loop_are_there_beside_what_its_last_round_made():
+    """20 in use when the last kernel ends, and 8 of results that are copies of some of it."""
+    inner = [event("add", 30, 18, 18, 18), event("mul", 40, 20, 20, 20)]
+    seen = run(event("a", 0, 10, 10, 10), *inner, event("loop", 20, 18, 18, 28, grown=8, op_type="Loop"))
+    assert op_at_peak(seen) == ("loop", (28 - 18) * MIB)
+    assert workspace_bytes(seen.events, {})["loop"] == (28 - 18) * MIB
+
+
+def test_results_of_a_branch_are_what_its_kernels_made():
+    inner = [event("add", 30, 18, 18, 18), event("mul", 40, 20, 20, 20)]
+    seen = run(event("a", 0, 10, 10, 10), *inner, event("if", 20, 18, 18, 20, grown=8, op_type="If"))
+    assert workspace_bytes(seen.events, {})["if"] == (20 - 18) * MIB
+
+
+def test_of_kernels_that_run_in_many_rounds_the_most_counts():
+    rounds = [event("conv", 30, 12, 12, 30), event("conv", 40, 16, 16, 30), event("conv", 50, 14, 14, 30)]
+    seen = run(event("a", 0, 10, 10, 10), *rounds, event("scan", 20, 10, 10, 30, op_type="Scan"))
+    assert workspace_bytes(seen.events, {"conv": 5 * MIB})["scan"] == (16 + 5 - 10) * MIB
+    assert workspace_bytes(seen.events, {"conv": 50 * MIB})["scan"] == (30 - 10) * MIB
 
 
 def test_what_a_guard_does_inside_is_no_op_of_the_file_even_where_it_seems_to_begin_with_it():

@@ -81,7 +81,7 @@ def random_lives(rng: random.Random) -> tuple[list[PageLife], list[PageRoom]]:
     return lives, [PageRoom(0, most), PageRoom(61, most + 4 * PAGE), PageRoom(100, most + PAGE)]
 
 
-@pytest.mark.parametrize("seed", few(range(10), 4))
+@pytest.mark.parametrize("seed", few(range(10), 2))
 def test_pages_come_as_they_were_planned(seed: int):
     """What a run takes of pages that are not there is what the plan says, buffer by buffer."""
     lives, rooms = random_lives(random.Random(seed))
@@ -132,7 +132,7 @@ def _taken(buffers: PageBuffers, name: str, size: int, cooled: list[int]) -> Pag
         return buffers.take(name, size)
 
 
-@pytest.mark.parametrize("seed", few(range(6), 3))
+@pytest.mark.parametrize("seed", few(range(6), 2))
 def test_buffers_never_meet_and_never_hold_more_than_they_may(seed: int):
     """Random takes and gives, with limits that change: every value keeps its bytes, and the sum stays below."""
     rng = random.Random(seed)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -15,7 +16,7 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime.measure import profilers
 from remat_cli.runtime.measure.profile_cache import cpu_name, provenance
 from remat_cli.runtime.measure.profilers import ProfileRequest, measure, read_node_stats, workspace_bytes
-from remat_cli.runtime.observe._events import ProfileEvent
+from remat_cli.runtime.observe._events import InsideKernel, ProfileEvent
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import runtime_version
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value, weight
@@ -157,7 +158,13 @@ def test_workspace_is_the_smaller_of_two_limits():
 
 
 def test_workspace_of_a_subgraph_is_what_it_held():
-    assert workspace_bytes([event("if", requested_bytes=100, nested_bytes=160)], {}) == {"if": 60}
+    """Its kernels' workspace counts, as far as it can have been there."""
+    held = (InsideKernel("conv", 160, 190), InsideKernel("relu", 170, 500))
+    found = [
+        workspace_bytes([msgspec.structs.replace(event("if", requested_bytes=100), inside=held)], temporary)["if"]
+        for temporary in ({}, {"conv": 25}, {"conv": 80})
+    ]
+    assert found == [70, 85, 90]
 
 
 @pytest.mark.parametrize("text", ["", "name\nx_1\n", "#name,a,b,c,total_temp_allocations\nx_1,1,2,3,many\n"])

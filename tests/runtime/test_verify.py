@@ -84,7 +84,12 @@ SHAPE_BYTES = 16  # of the constant that the first product is reshaped by
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, pytest.param({"portable": True}, marks=pytest.mark.slow), {"may_reassociate": True}]
+    "changes",
+    [
+        {},
+        pytest.param({"portable": True}, marks=pytest.mark.slow),
+        pytest.param({"may_reassociate": True}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_slow_model_is_run_twelve_times_at_most(request_of, tmp_path, changes):
     original = skip_model(tmp_path / "slow.onnx", **SLOW)

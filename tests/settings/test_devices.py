@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli.base.errors import ConfigError
+from remat_cli.base.processes import total_memory_bytes
 from remat_cli.core.values.profile import LinkSpec
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.settings.devices import read_device
@@ -168,6 +169,10 @@ def test_budgets_that_do_not_fit_the_devices():
         budgets_of(["cpu", "cuda"], "cpu=1GiB")
     with pytest.raises(ConfigError, match="no budget: add --budget 512MiB"):
         budgets_of(["cpu", "cuda"])
+
+
+def test_the_hosts_memory_has_what_the_machine_has_where_no_budget_names_it():
+    assert budgets_of(["cpu", "cuda"], "cuda:0=1GiB") == {"cpu": total_memory_bytes(), "cuda:0": 2**30}
 
 
 def test_budgets_of_descriptions_hold_where_no_flag_speaks(tmp_path):

@@ -118,7 +118,7 @@ def test_first_computations_move_forward_to_the_baseline_order():
 
 
 @pytest.mark.parametrize("make", [random_problem, random_training])
-@pytest.mark.parametrize("seed", few(SEEDS, 8))
+@pytest.mark.parametrize("seed", few(SEEDS, 4))
 def test_cleaning_keeps_schedules_legal_and_makes_none_slower(make, seed):
     problem = make(seed)
     rng = random.Random(seed)
@@ -147,7 +147,7 @@ def _shuffled(problem, rng: random.Random) -> list[int]:
 
 
 @pytest.mark.parametrize("order", ["free", "keep"])
-@pytest.mark.parametrize("seed", few(SEEDS, 8))
+@pytest.mark.parametrize("seed", few(SEEDS, 4))
 def test_ops_that_must_not_be_repeated_are_not_and_answers_are_within_budget(seed, order):
     problem = random_training(seed)
     peak, fixed = baseline(problem).peak, problem.memories[0].fixed_bytes

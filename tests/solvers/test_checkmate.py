@@ -87,7 +87,7 @@ def test_other_engines_meet_all_vectors(engine):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("seed", few(range(25), 6))
+@pytest.mark.parametrize("seed", few(range(25), 3))
 def test_random_problems_agree_with_exhaustive_search(seed, share):
     """Several outputs, kept tensors, workspace, ops that must not be repeated, zero sizes and times."""
     problem = tight(random_problem(seed, 6), share)
@@ -114,8 +114,10 @@ def everything_matters(problem: Problem, readers: list[list[int]]) -> tuple[list
     return [count - 1 if spec.repeatable else op for op, spec in enumerate(problem.ops)], [count] * len(problem.tensors)
 
 
-def test_what_is_left_out_changes_no_optimum(monkeypatch):
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_what_is_left_out_changes_no_optimum(monkeypatch, every):
     problems = [tight(random_problem(seed, 9), 0.4) for seed in range(40)] + [p for p, _ in vector_problems()[::5]]
+    problems = problems[::every]
     sparse = [build(problem) for problem in problems]
     monkeypatch.setattr(program_module, "last_stages", everything_matters)
     monkeypatch.setattr(program_module._Builder, "_begin", lambda self, capacity: 0)
@@ -123,10 +125,10 @@ def test_what_is_left_out_changes_no_optimum(monkeypatch):
     assert sum(len(model.milp.upper) for model in sparse) < 0.7 * sum(len(model.milp.upper) for model in full)
     wanted = [program_optimum(model) for model in full]
     assert [program_optimum(model) for model in sparse] == wanted
-    assert sum(want is not None for want in wanted) > 20
+    assert sum(want is not None for want in wanted) > 20 // every
 
 
-@pytest.mark.parametrize("seed", few(range(20), 5))
+@pytest.mark.parametrize("seed", few(range(20), 3))
 def test_a_schedule_becomes_a_solution_of_the_same_cost(seed):
     problem = tight(random_problem(seed, 12), 0.5)
     plan = run(problem).plan

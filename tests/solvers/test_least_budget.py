@@ -31,7 +31,7 @@ def test_peaks_lie_between_floor_and_baseline_and_the_overhead_is_kept(problem, 
     assert plan.time_ns <= problem.baseline_time_ns * (1 + overhead)
 
 
-@pytest.mark.parametrize("seed", few(range(6), 2))
+@pytest.mark.parametrize("seed", few(range(6), 1))
 def test_tiny_problems_reach_the_true_least_budget(seed):
     problem = random_problem(seed, 6)
     plan = simulate(problem, find_least_budget(problem, Limits(work=60_000), 1e6))

@@ -59,7 +59,7 @@ def check_form(found: list[tuple[Problem, dict[str, int | None]]], order: str, c
 @pytest.mark.parametrize(("order", "copies", "domain"), FORMS)
 def test_optimal_equals_exhaustive_search_on_a_sample(order, copies, domain, precedence):
     slow = copies == 9 and precedence == "reservoir"
-    sample = vector_problems()[3 :: 50 if slow else 15]
+    sample = vector_problems()[3 :: 60 if slow else 30]
     check_form(sample, order, copies, {"domain": domain, "precedence": precedence})
 
 
@@ -205,10 +205,11 @@ def test_without_phase_one_the_answer_is_the_same():
     assert len(times) == 1
 
 
+@pytest.mark.parametrize("every", [36, pytest.param(9, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("precedence", ["pairing", "reservoir"])
 @pytest.mark.parametrize(("order", "copies", "domain"), FORMS)
-def test_a_hint_is_complete_and_feasible(order, copies, domain, precedence):
-    for problem, best in vector_problems()[5::9]:
+def test_a_hint_is_complete_and_feasible(order, copies, domain, precedence, every):
+    for problem, best in vector_problems()[5::every]:
         space = "staged_c2" if order == "keep" else "free_c2"
         if best[space] is None:
             continue

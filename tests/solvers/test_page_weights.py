@@ -88,7 +88,7 @@ def test_reads_go_on_beside_sessions():
     assert found.paged.paging.time_ns < one_after_the_other - 3 * 250
 
 
-@pytest.mark.parametrize("seed", few(range(12), 4))
+@pytest.mark.parametrize("seed", few(range(12), 2))
 def test_random_graphs_with_weights(seed):
     rng = random.Random(seed)
     count = rng.randint(4, 14)

@@ -58,7 +58,7 @@ def lacks(problem: Problem, held: list[set[int]], computed: list[set[int]]) -> b
     return False
 
 
-@pytest.mark.parametrize("seed", few(range(12), 4))
+@pytest.mark.parametrize("seed", few(range(12), 2))
 def test_what_is_held_is_made_with_the_least(seed):
     """No recompute of a completion can go, and the kernel finds the same one."""
     rng = random.Random(seed)
@@ -74,7 +74,7 @@ def test_what_is_held_is_made_with_the_least(seed):
 
 
 @pytest.mark.parametrize("make", [random_problem, in_place_problem])
-@pytest.mark.parametrize("seed", few(range(8), 3))
+@pytest.mark.parametrize("seed", few(range(8), 2))
 def test_figures_are_the_judges(make, seed):
     problem = make(seed)
     condensed = condense(problem)
@@ -86,7 +86,7 @@ def test_figures_are_the_judges(make, seed):
         assert candidate.peak_bytes == plan.peak - problem.memories[0].fixed_bytes
 
 
-@pytest.mark.parametrize("seed", few(range(10), 4))
+@pytest.mark.parametrize("seed", few(range(10), 2))
 def test_bettered_candidates_stay_in_stages_and_within_the_budget(seed):
     problem = at_fraction(nested_unet(3) if seed % 2 else random_problem(seed), 0.8)
     rounder, rng = rounder_for(problem), random.Random(seed)

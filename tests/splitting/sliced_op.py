@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ CLOSE = 1e-4  # of the largest magnitude: how far other orders of adding up may 
 ALIGNED_BYTES = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OneOp:
     """An op with a value per input (None: left out); inputs at the positions in `weights` are initialisers.
 
@@ -83,6 +83,29 @@ def check_close(op: OneOp, axis: int, slabs: Iterable[Slab] | None = None, threa
     return tuple(slab for slab, sliced in found if sliced is None)
 
 
+def check_all_axes(op: OneOp) -> list[tuple[Outcome, tuple[Slab, ...]]]:
+    """What `check_slices` and `check_close` find along each axis, with all slabs in one session.
+
+    Slabs that are cut alike either way are run once, and have the bits of the whole.
+    """
+    whole = run(op)
+    view = view_of(op, whole)
+    loose = replace(view, may_reassociate=True)
+    lines = enumerate(next(output.shape for output in whole if output is not None))
+    asked = [slabs_along(axis, extent) for axis, extent in lines]
+    strict = {slab: slice_op(view, slab) for slabs in asked for slab in slabs}
+    free = {slab: slice_op(loose, slab) for slab in strict}
+    alike = {slab for slab, cut in free.items() if cut is not None and not cut.constants and cut == strict[slab]}
+    exact = [(slab, cut) for slab, cut in strict.items() if cut is not None]
+    close = [(slab, cut) for slab, cut in free.items() if cut is not None and slab not in alike]
+    compare(op, whole, exact, 1, assert_equal, close)
+    found = []
+    for slabs in asked:
+        taken, left = (tuple(slab for slab in slabs if (strict[slab] is None) is is_left) for is_left in (False, True))
+        found.append((Outcome(taken, left), tuple(slab for slab in slabs if free[slab] is None)))
+    return found
+
+
 def assert_equal(got: Array, wanted: Array, where: str) -> None:
     """Bit for bit."""
     assert got.tobytes() == wanted.tobytes(), f"{where}: {_difference(got, wanted)}"
@@ -103,14 +126,19 @@ def compare(
     slabs: Sequence[tuple[Slab, Sliced]],
     threads: int = 1,
     check: Callable[[Array, Array, str], None] = assert_equal,
+    close: Sequence[tuple[Slab, Sliced]] = (),
 ) -> None:
-    """Runs all sliced ops, in one session, and compares each output with the slab of the whole one."""
-    for slab, sliced in slabs:
+    """Runs all sliced ops, in one session, and compares each output with the slab of the whole one.
+
+    Slabs in `close` need only be close to it.
+    """
+    for slab, sliced in (*slabs, *close):
         assert sliced.makes.contains(slab), f"{sliced.makes} lacks part of {slab}"
         assert len(sliced.needs) == len(op.inputs)
-    found = run_all([sliced_op(op, sliced) for _, sliced in slabs], threads)
-    for made, (slab, sliced) in zip(found, slabs, strict=True):
-        _compare_slab(op, whole, made, (slab, sliced), check)
+    found = run_all([sliced_op(op, sliced) for _, sliced in (*slabs, *close)], threads)
+    checks = [check] * len(slabs) + [assert_close] * len(close)
+    for made, cut_as, each in zip(found, (*slabs, *close), checks, strict=True):
+        _compare_slab(op, whole, made, cut_as, each)
 
 
 def _compare_slab(
@@ -158,8 +186,12 @@ def slabs_along(axis: int, extent: int) -> tuple[Slab, ...]:
     return tuple(Slab(axis, start, stop) for start, stop in sorted(bounds) if 0 <= start < stop <= extent)
 
 
+@lru_cache(maxsize=4)
 def run(op: OneOp, threads: int = 1) -> list[Array | None]:
-    """Outputs by position, None where one is left out; the runtime changes nothing about the op."""
+    """Outputs by position, None where one is left out; the runtime changes nothing about the op.
+
+    One op is cut along several axes, one after the other: it is run whole once.
+    """
     (found,) = run_all([op], threads)
     return found
 

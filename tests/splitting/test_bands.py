@@ -168,7 +168,7 @@ def test_tiles_are_filled_in_place_only_where_that_saves_memory():
     if not case.may_fill:
         pytest.skip("the model cannot be raised to the opset that fills")
     peak, chosen = max(case.timeline.memory_bytes), set()
-    for percent in range(40, 96, 5):
+    for percent in range(40, 96, 11):
         looking = search(case, may_fill=True)
         found = looking.propose(peak * percent // 100, time.monotonic() + 60)
         if found is None:

@@ -8,11 +8,12 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.values.sizes import Dim, Term
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, Term
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 
 BATCH, SEQ = (Dim((Term((name,)),)) for name in ("batch", "seq"))
 ROWS = Dim((Term(("batch", "seq")),))
+FAMILY = SizeFamily((SizeRange("batch", 1, 8), SizeRange("seq", 1, 64)))
 SOURCE = (BATCH, SEQ, Dim((), 12))
 
 
@@ -42,7 +43,7 @@ def computed(parts: list[str], rank: int, allowzero: int = 0) -> ir.Model:
 )
 def test_a_shape_is_written_down_where_one_says_it_for_all_sizes(parts, made, written, allowzero):
     model = computed(parts, len(made), allowzero)
-    plain = with_known_shapes(model, {"x": SOURCE, "y": made})
+    plain = with_known_shapes(model, {"x": SOURCE, "y": made}, FAMILY)
     if written is None:
         assert plain is model
         return
@@ -61,9 +62,9 @@ def test_a_length_that_may_be_zero_is_not_written_as_a_copy():
     made = (BATCH, Dim((Term(("seq",)),), -1), Dim((), 3))  # nought where seq is one
     for allowzero, is_left in ((0, False), (1, True)):
         model = computed(["b", "s", "three"], 3, allowzero)
-        assert (with_known_shapes(model, {"x": SOURCE, "y": made}) is model) is is_left
+        assert (with_known_shapes(model, {"x": SOURCE, "y": made}, FAMILY) is model) is is_left
 
 
 def test_without_dimensions_nothing_is_known():
     model = computed(["b", "s", "three", "four"], 4)
-    assert with_known_shapes(model, {}) is model
+    assert with_known_shapes(model, {}, FAMILY) is model

@@ -18,22 +18,31 @@ from remat_cli.splitting.loops.learn_dims import learn_dims
 LEAST, MOST = 140, 150  # three layers of the widest windows have one at the least
 
 
+KINDS = ("Conv", "MaxPool", "MaxPool, rounding up")
+
+
 @st.composite
 def windows(draw):
-    """Three layers of windows: kernels, strides, dilations, pads, and whether each is a convolution."""
-    layer = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.integers(0, 1), st.booleans())
+    """Three layers of windows: kernels, strides, dilations, pads, and what each is."""
+    pads = st.sampled_from([0, 1, "SAME_UPPER", "SAME_LOWER", "VALID"])
+    layer = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), pads, st.sampled_from(KINDS))
     return draw(st.lists(layer, min_size=1, max_size=3))
 
 
 def chain(layers) -> bytes:
     nodes, weights, name = [], [], "x"
-    for at, (kernel, stride, dilation, pad, is_conv) in enumerate(layers):
+    for at, (kernel, stride, dilation, pad, kind) in enumerate(layers):
         weights.append(numpy_helper.from_array(np.ones((2, 2, kernel), np.float32), f"w{at}"))
-        # windows of pools lie nowhere in the padding alone
-        common = {"strides": [stride], "dilations": [dilation], "pads": [pad if is_conv or kernel > 1 else 0] * 2}
+        common = {"strides": [stride], "dilations": [dilation]}
+        if isinstance(pad, str):
+            common["strides"] = [min(stride, kernel)]  # else the runtime would pad by less than nothing
+            common |= {"auto_pad": pad} | ({"dilations": [1]} if pad != "VALID" else {})
+        else:  # windows of pools lie nowhere in the padding alone
+            common["pads"] = [pad if kind == "Conv" or kernel > 1 else 0] * 2
         node = helper.make_node("Conv", [name, f"w{at}"], [f"v{at}"], **common)
-        if not is_conv:
-            node = helper.make_node("MaxPool", [name], [f"v{at}"], kernel_shape=[kernel], **common)
+        if kind != "Conv":
+            rounds_up = {"ceil_mode": int(kind == "MaxPool, rounding up")}
+            node = helper.make_node("MaxPool", [name], [f"v{at}"], kernel_shape=[kernel], **common, **rounds_up)
         nodes.append(node)
         name = f"v{at}"
     ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "n"])]
@@ -53,7 +62,7 @@ def graph_of(shapes: dict[str, tuple[int, ...]]) -> Graph:
     return Graph((), tuple(Tensor(name, "float", shape, 0) for name, shape in shapes.items()), ())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(windows())
 def test_windows_are_exact_at_every_size(layers):
     model = chain(layers)

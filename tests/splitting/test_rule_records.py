@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from remat_cli.splitting.loops.loop_regions import is_op_on_parts
+from remat_cli.splitting.loops.window_regions import LEAST_UNITS
+from remat_cli.splitting.loops.windows import ROWS, Demand, NotAlike, window_tiles
 from remat_cli.splitting.rules.record import ElementKind, LayoutKind, Scope, SliceRule, Why, WindowKind
 from remat_cli.splitting.rules.table import NO_RULE, RECORDS, RULES, rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
-from tests.splitting.op_cases import case_of
+from tests.splitting.op_cases import case_of, ints, real
 from tests.splitting.sliced_op import (
     NCHWC,
     Array,
@@ -78,6 +80,9 @@ PROOFS = {
         "test_expands.test_bits_stay",
     ),
     "moves_numbers": ("test_rule_records.test_results_are_numbers_of_what_is_read",),
+    "reads_no_constants": ("test_rule_records.test_rules_that_read_no_constants_say_the_same_of_other_weights",),
+    "whole_in_loops": ("test_rule_records.test_loops_cut_what_tiles_of_one_size_cut_or_the_record_says_why_not",),
+    "items_apart": ("test_rule_records.test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones",),
     "is_resize": ("test_recast.test_a_resize_taken_apart_has_the_same_bits",),
 }
 
@@ -151,6 +156,39 @@ def resized(view: OpView, needs: tuple[Slab | None, ...], axis: int, length: int
     return replace(view, inputs=inputs, outputs=outputs)
 
 
+IN_LOOPS = {  # what is read in part has another length in each tile, which a shape leaves open
+    ("", "Reshape"): OneOp("Reshape", (real(4, 6, 5), ints(0, 30)), {}, (1,)),
+    ("", "Expand"): OneOp("Expand", (real(4, 1, 5), ints(1, 6, 1)), {}, (1,)),
+}
+
+
+def runs_in_rows(view: OpView) -> bool:
+    """Whether tiles of rows, each a few rows around its own, are the same ops whatever their size."""
+    names = [str(at) for at in range(len(view.inputs))]
+    shapes = {**dict(zip(names, view.inputs, strict=True)), "made": view.output_shape}
+    lengths = {name: shape[ROWS] for name, shape in shapes.items() if shape is not None and len(shape) > ROWS}
+    units = min((length for length in lengths.values() if length >= LEAST_UNITS), default=0)
+    if lengths.get("made", 0) < units or not units:
+        return False
+    demand = Demand(ROWS, (0,), [names], [("made",)], lambda op, slab: rule_of(*view.key).cut(view, slab))
+    tiles = window_tiles(demand, {"made": round(lengths["made"] / units)}, units, lengths)
+    return not isinstance(tiles, NotAlike)
+
+
+def test_loops_cut_what_tiles_of_one_size_cut_or_the_record_says_why_not() -> None:
+    kept_whole = set()
+    for key in OPS:
+        op = IN_LOOPS.get(key) or case_of(*key)
+        view = view_of(op, run(op))
+        lengths = enumerate(view.output_shape)
+        slabs = [slab for at, length in lengths for slab in slabs_along(at, length) if slab.extent < length]
+        cut = [(slab, sliced) for slab in slabs if (sliced := rule_of(*key).cut(view, slab)) is not None]
+        is_in_loops = any(is_op_on_parts(view, sliced, slab) for slab, sliced in cut) or runs_in_rows(view)
+        if cut and not is_in_loops:
+            kept_whole.add(key)
+    assert kept_whole == set(ops_that(lambda rule: bool(rule.whole_in_loops)))
+
+
 @pytest.mark.parametrize("key", ops_that(lambda rule: rule.scope is not Scope.ONE_TILE), ids=":".join)
 def test_an_answer_holds_as_far_as_is_claimed(key: tuple[str, str]) -> None:
     op, scope = case_of(*key), RULES[key].scope
@@ -172,6 +210,21 @@ def test_cheap_ops_read_as_much_as_they_make(key: tuple[str, str]) -> None:
     assert not rule.reads_all_channels
     made = sum(each.size for each in run(op) if each is not None)
     assert all(each is None or at in op.weights or each.size <= 16 * made for at, each in enumerate(op.inputs))
+
+
+@pytest.mark.parametrize("key", ops_that(lambda rule: rule.items_apart), ids=":".join)
+def test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones(key: tuple[str, str]) -> None:
+    op, before = case_of(*key), False
+    assert op.inputs[0] is not None
+    for size in (8, 16, 31, 64):
+        picture = np.resize(op.inputs[0], (4, op.inputs[0].shape[1], size, size))
+        view = view_of(larger := replace(op, inputs=(picture, *op.inputs[1:])), run(larger))
+        slabs = [Slab(0, a, b) for a in range(4) for b in range(a + 1, 5)]
+        said = {is_op_on_parts(view, rule_of(*key).cut(view, slab), slab) for slab in slabs}
+        assert len(said) == 1
+        assert before <= said.copy().pop()
+        before = said.pop()
+    assert before
 
 
 @pytest.mark.parametrize("key", ops_that(lambda rule: rule.windows is WindowKind.ROWS), ids=":".join)
@@ -287,3 +340,16 @@ def test_results_are_numbers_of_what_is_read(key: tuple[str, str]) -> None:
     assert made is not None
     assert op.inputs[0] is not None
     assert set(made.flat) <= set(op.inputs[0].flat)
+
+
+@pytest.mark.parametrize("key", ops_that(lambda rule: rule.reads_no_constants), ids=":".join)
+def test_rules_that_read_no_constants_say_the_same_of_other_weights(
+    key: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = case_of(*key)
+    view = view_of(op, run(op))
+    asked: list[int] = []
+    monkeypatch.setattr(OpView, "constant", lambda self, position: asked.append(position))
+    slabs = [slab for axis, extent in enumerate(view.output_shape) for slab in slabs_along(axis, extent)]
+    assert any(rule_of(*key).cut(view, slab) for slab in slabs)
+    assert not asked

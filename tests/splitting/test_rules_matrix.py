@@ -191,3 +191,14 @@ def test_columns_of_deep_products_must_be_shared_out_alike() -> None:
     assert has_same_bits(whole, whole._replace(columns=100), 17, 64)
     deep = whole._replace(depth=512)
     assert not has_same_bits(deep, deep._replace(columns=100), 17, 64)
+
+
+@FEW
+@given(SIZES, DEPTHS, st.booleans(), THREADS)
+def test_whole_matrices_of_one_column_or_row_are_cut_where_threads_share_them_alike(
+    length: int, depth: int, is_row: bool, threads: int
+) -> None:
+    left = noise(6, 1 if is_row else length, depth)
+    outcome = check_slices(product(left, noise(6, depth, length if is_row else 1)), 0, threads=threads)
+    if length * depth < 65_536:  # one thread is enough for each
+        assert outcome.all_exact

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from remat_cli.splitting.loops.windows import Demand, Edge, Part, window_tiles
+from remat_cli.splitting.loops.windows import Demand, Edge, NotAlike, Part, window_tiles
 from remat_cli.splitting.tiles.op_view import Slab, Sliced
 
 PADS = {(True, True): (1, 1), (True, False): (1, 0), (False, True): (0, 1), (False, False): (0, 0)}
@@ -29,7 +30,7 @@ def one_op(length: int, stride: int) -> Demand:
 def test_tiles_are_told_by_units(stride, units):
     length = units * stride
     tiles = window_tiles(one_op(length, stride), {"y": 1}, units, {"x": length, "y": units})
-    assert tiles is not None
+    assert not isinstance(tiles, NotAlike)
     behind = Edge(stride, 2 - stride)
     assert [form.ops[0].needs[0] for form in tiles.forms] == [
         Part(None, behind),
@@ -45,7 +46,7 @@ def test_tiles_are_told_by_units(stride, units):
 @pytest.mark.parametrize("cut", [(0, 4), (4, 9), (9, 12)])
 def test_a_part_is_what_the_rule_says(cut):
     tiles = window_tiles(one_op(12, 1), {"y": 1}, 12, {"x": 12, "y": 12})
-    assert tiles is not None
+    assert not isinstance(tiles, NotAlike)
     form = tiles.first if cut[0] == 0 else tiles.last if cut[1] == 12 else tiles.inner
     sliced = window_of(12, 1)(0, Slab(2, *cut))
     assert sliced is not None
@@ -57,18 +58,32 @@ def test_what_two_ops_read_of_one_tensor_is_held_once():
     slicer = window_of(12, 1)
     demand = Demand(2, (0, 1), [("x",), ("y",)], [("y",), ("z",)], slicer)
     tiles = window_tiles(demand, {"y": 1, "z": 1}, 12, {"x": 12, "y": 12, "z": 12})
-    assert tiles is not None
+    assert not isinstance(tiles, NotAlike)
     assert tiles.inner.holds == {"y": Part(Edge(1, -1), Edge(1, 1)), "z": Part(Edge(1, 0), Edge(1, 0))}
     assert tiles.inner.ops[0].needs[0] == Part(Edge(1, -2), Edge(1, 2))
 
 
 def test_an_op_that_reads_all_of_what_is_cut_has_no_tiles():
     demand = Demand(2, (0, 1), [("x",), ("y",)], [("y",), ("z",)], lambda op, slab: Sliced((None,), slab))
-    assert window_tiles(demand, {"z": 1}, 12, {"x": 12, "y": 12, "z": 12}) is None
+    assert window_tiles(demand, {"z": 1}, 12, {"x": 12, "y": 12, "z": 12}) == NotAlike(1)
 
 
 def test_tiles_that_change_with_more_than_their_bounds_are_not_alike():
     def odd(op: int, slab: Slab) -> Sliced:
         return Sliced((slab,), slab, {"pads": (slab.start % 2,)})
 
-    assert window_tiles(Demand(2, (0,), [("x",)], [("y",)], odd), {"y": 1}, 12, {"x": 12, "y": 12}) is None
+    demand = Demand(2, (0,), [("x",)], [("y",)], odd)
+    assert window_tiles(demand, {"y": 1}, 12, {"x": 12, "y": 12}) == NotAlike(0)
+
+
+def test_constants_that_are_alike_are_those_of_a_tile():
+    def padding(op: int, slab: Slab) -> Sliced:
+        pads = np.array([slab.start == 0, slab.stop == 12])
+        return Sliced((slab, None), slab, constants={1: pads})
+
+    demand = Demand(2, (0,), [("x", "pads")], [("y",)], padding)
+    tiles = window_tiles(demand, {"y": 1}, 12, {"x": 12, "y": 12})
+    assert not isinstance(tiles, NotAlike)
+    found = [form.ops[0].constants[0] for form in tiles.forms]
+    assert [each.array.tolist() for each in found] == [[True, False], [False, False], [False, True]]
+    assert [each.position for each in found] == [1, 1, 1]

@@ -82,6 +82,6 @@ def _as_given(prepared: Prepared, work: Path) -> Prepared:
         reference_path=path,
         reference_sha256=digest,
         graph=graph,
-        signatures=op_signatures(reference, graph),
+        signatures=op_signatures(reference, graph, prepared.original.key),
         facts=facts,
     )

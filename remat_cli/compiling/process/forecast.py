@@ -13,6 +13,7 @@ from remat_cli.core.schedule.graph import Graph, Op, without_buffers
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import Profile
+from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.write.arena_copies import arena_copies
@@ -152,6 +153,30 @@ def needed_bytes(planned: OneModel, request: CompileRequest) -> int:
     """
     memory = forecast_of(planned.written, planned.prepared, request.files).process_at_most
     return memory.counted_bytes(with_mapped=request.count_mapped) + planned.prepared.graph.input_bytes
+
+
+def process_terms(planned: OneModel, request: CompileRequest) -> tuple[ProcessTerm, ...]:
+    """What `needed_bytes` adds up, by what it is for: while the process runs the model, or while it loads that."""
+    written, prepared = planned.written, planned.prepared
+    found, with_mapped = forecast_of(written, prepared, request.files), request.count_mapped
+    memory, loaded_bytes = found.process_at_most, found.loading.loaded_bytes
+    counted_bytes = loaded_bytes if with_mapped else loaded_bytes - found.loading.mapped_bytes
+    weights = _written_weights(written, prepared, request.files)
+    mapped_bytes = found.loading.mapped_bytes if with_mapped else 0
+    weight_bytes = min(counted_bytes, sum(weight.own_bytes for weight in weights) + mapped_bytes)
+    live_bytes = found.default_session.peak_bytes - found.default_session.fixed_bytes
+    total_bytes = memory.counted_bytes(with_mapped=with_mapped)
+    is_loading = total_bytes == memory.load_peak_bytes > counted_bytes
+    run = () if is_loading else (ProcessTerm("activations and workspace of a run", live_bytes, is_live=True),)
+    terms = (
+        ProcessTerm("weights, as kernels hold them", weight_bytes),
+        *run,
+        ProcessTerm("inputs, which the caller holds", prepared.graph.input_bytes),
+    )
+    rest = "reading and packing weights, while it loads" if is_loading else "the session, gaps in its arena, code"
+    rest_bytes = total_bytes + prepared.graph.input_bytes - sum(term.bytes for term in terms)
+    parts = (*terms, ProcessTerm(rest, rest_bytes))
+    return tuple(sorted((term for term in parts if term.bytes), key=lambda term: -term.bytes))
 
 
 def uncounted_bytes(prepared: Prepared, profile: Profile, request: CompileRequest) -> int:

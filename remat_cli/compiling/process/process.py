@@ -14,15 +14,16 @@ from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.process.forecast import needed_bytes, uncounted_bytes
+from remat_cli.compiling.process.forecast import needed_bytes, process_terms, uncounted_bytes
 from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
-from remat_cli.report.solution import NEAREST_PROCESS
+from remat_cli.report.solution import NEAREST_PROCESS, NEAREST_TERMS
 
 PLANS = 6  # that are made to find the live budget which the process's comes to
 MEASURED_PLANS = 3  # that are verified until a process stays within its budget
+PLAN_SHARE = 0.5  # of the time that is left, for the next of these plans
 
 
 @dataclass(frozen=True)
@@ -72,35 +73,40 @@ class ProcessPlanning:
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
-        needs_bytes: list[int] = []
+        tried: list[OneModel | Refused] = []
+        needs: list[tuple[int, OneModel]] = []
+
+        def plan_for(live_bytes: int) -> OneModel | Refused | None:
+            if tried and self.request.search.clock.ends():
+                return None
+            tried.append(self._within(live_bytes))
+            return tried[-1]
 
         def needed(found: OneModel) -> int:
-            needs_bytes.append(needed_bytes(found, self.request))
-            return needs_bytes[-1]
+            needs.append((needed_bytes(found, self.request), found))
+            return needs[-1][0]
 
-        best = fastest_within(
-            Budget(budget_bytes, "process", "typed"),
-            self.uncounted_bytes,
-            PLANS,
-            self._within,
-            needed,
-        )
+        budget = Budget(budget_bytes, "process", "typed")
+        best = fastest_within(budget, self.uncounted_bytes, PLANS, plan_for, needed)
         if best is not None:
             return best.searched_since(began)
-        widest = self._within(self.budget_bytes + self.uncounted_bytes).searched_since(began)
+        widest = (plan_for(self.budget_bytes + self.uncounted_bytes) or tried[-1]).searched_since(began)
         if isinstance(widest, OneModel):
             needed(widest)
         elif widest.answer.run.status is Status.INFEASIBLE:
             return widest
         answer = widest.answer.without_plan()
-        if needs_bytes:  # the least that a process of those tried needs
-            facts = {**answer.run.facts, NEAREST_PROCESS: min(needs_bytes)}
+        if needs:  # the least that a process of those tried needs
+            least_bytes, nearest = min(needs, key=lambda each: each[0])
+            terms = process_terms(nearest, self.request)
+            facts = {**answer.run.facts, NEAREST_PROCESS: least_bytes, NEAREST_TERMS: terms}
             answer = replace(answer, run=replace(answer.run, facts=facts))
         return widest.refused(answer)
 
     def _within(self, live_bytes: int) -> OneModel | Refused:
         """The plan for so many live bytes; what its form needs on top of them counts as asked for."""
-        live = replace(self.request, asked=self.request.asked.leaving(live_bytes))
+        search = self.request.search.part(PLAN_SHARE)
+        live = replace(self.request, asked=self.request.asked.leaving(live_bytes), search=search)
         began = time.monotonic()
         found = plan_one_model(self.prepared, self.platform, live, self.work, self.progress)
         found = within_overhead(found.searched_since(began), live.search)

@@ -43,5 +43,5 @@ def fit_budget(tiles: Tiles, aims: Sequence[float] = AIMS) -> OneModel | None:
     task = tiles.task
     ends = time.monotonic() + task.request.splits.race_share * task.request.search.limits.seconds
     return search(
-        AimedSplits(tiles, aims), KeepRule(better=task.better, is_enough=tiles.is_cheap, ends=ends), task.progress
+        AimedSplits(tiles, aims), KeepRule(better=task.better, is_enough=tiles.is_cheap, ends=ends), task.ending
     )

@@ -11,6 +11,7 @@ from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.loops import LoopCandidate, Loops
+from remat_cli.compiling.search.tensor_cap import above_cap
 from remat_cli.core.schedule.solver_run import Status
 
 MOST_TRIALS = 3
@@ -29,7 +30,7 @@ class FewestTiles:
         """Each holds less than the one before, by a step that is worth a trial."""
         most_bytes = self.most_bytes
         for _ in range(MOST_TRIALS):
-            fitting = [rung for rung in self.loops.rungs if rung.peak_bytes <= most_bytes]
+            fitting = self.loops.fitting(most_bytes)
             if not fitting:
                 return
             rung = min(fitting, key=lambda each: (each.launches, each.peak_bytes))
@@ -72,34 +73,44 @@ def plan_family(loops: Loops) -> OneModel | Refused:
 
 def fit_loops(loops: Loops, most_bytes: int) -> OneModel | None:
     """The plan with the fewest tiles that fits, of those that hold at most so many bytes by estimate."""
-    found = search(FewestTiles(loops, most_bytes), KeepRule(), loops.task.progress)
+    found = search(FewestTiles(loops, most_bytes), KeepRule(admits=loops.keeps_cap), loops.task.ending)
     return None if found is None else loops.with_dims(found)
 
 
 def least_loops(loops: Loops) -> OneModel | None:
     """The loops that hold least of those whose plan takes no longer than it may."""
     task = loops.task
-    found = search(LeastLoops(loops), KeepRule(admits=task.is_allowed, is_enough=lambda found: False), task.progress)
+    rule = KeepRule(
+        admits=lambda found: task.is_allowed(found) and loops.keeps_cap(found), is_enough=lambda found: False
+    )
+    found = search(LeastLoops(loops), rule, task.ending)
     return None if found is None else loops.with_dims(found)
 
 
 def _best(loops: Loops) -> OneModel | Refused:
     task, whole = loops.task, loops.task.whole
-    if isinstance(whole, OneModel) and not task.question.least and task.is_allowed(whole):
+    may_be_whole = loops.keeps_cap(whole)
+    if isinstance(whole, OneModel) and may_be_whole and not task.question.least and task.is_allowed(whole):
         return whole
     task.progress.stage(stages.SPLITTING)
-    lowest = min((rung.peak_bytes for rung in loops.rungs), default=0)
-    is_least, most_bytes = task.question.least, max(lowest, task.question.budget_bytes)
-    found = least_loops(loops) if is_least else fit_loops(loops, most_bytes)
+    found = least_loops(loops) if task.question.least else fit_loops(loops, _most_bytes(loops))
     if found is None:
-        return without_loops(loops)
-    return task.better(whole, found) if isinstance(whole, OneModel) else found
+        return without_loops(loops) if may_be_whole else above_cap(whole, int(loops.cap_bytes), is_cut=loops.is_cut)
+    return task.better(whole, found) if isinstance(whole, OneModel) and may_be_whole else found
+
+
+def _most_bytes(loops: Loops) -> int:
+    """What loops should hold at most: the budget, or what the lowest hold where none should fit, as estimates err."""
+    budget_bytes = loops.task.question.budget_bytes
+    if loops.fitting(budget_bytes):
+        return budget_bytes
+    return min((rung.peak_bytes for rung in loops.rungs), default=budget_bytes)
 
 
 def without_loops(loops: Loops) -> OneModel | Refused:
     """The plan without loops; that none of these fits proves nothing of loops that were not tried."""
     whole = loops.task.whole
-    whole = replace(whole, obstacle=None if loops.task.progress.should_stop() else loops.obstacle())
+    whole = replace(whole, obstacle=None if loops.is_cut else loops.obstacle())
     if whole.answer.run.status is not Status.INFEASIBLE:
         return whole
     return replace(whole, answer=replace(whole.answer, run=replace(whole.answer.run, status=Status.NOT_FOUND)))

@@ -22,7 +22,7 @@ def dims_of_all(
 ) -> dict[str, tuple[Dim, ...]]:
     """The dimensions of every tensor for all sizes, learnt from runs at small sizes, right at the largest.
 
-    Those that are `known` need not be learnt.
+    Those that are `known` need not be learnt. Of those that are the same for all sizes each is written as the first.
 
     Raises:
         ModelError: a dimension follows no rule that remat knows.
@@ -32,7 +32,7 @@ def dims_of_all(
     sizes = [{**prepared.conditions.dims, **small} for small in small_sizes(family)]
     seen += zip(sizes, _graphs_at(prepared, path, sizes), strict=True)
     shapes = [(sizes, {tensor.name: tensor.shape for tensor in graph.tensors}) for sizes, graph in seen]
-    return learn_dims(prepared.reference, prepared.graph, shapes, known)
+    return family.unified(learn_dims(prepared.reference, prepared.graph, shapes, known))
 
 
 def small_sizes(family: SizeFamily) -> list[dict[str, int]]:

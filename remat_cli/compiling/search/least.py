@@ -47,7 +47,7 @@ class LeastSplits:
 
 def hold_least(tiles: Tiles) -> OneModel | None:
     """The split of least memory whose plan takes no longer than the overhead allows."""
-    return search(LeastSplits(tiles), KeepRule(admits=tiles.task.is_allowed), tiles.task.progress)
+    return search(LeastSplits(tiles), KeepRule(admits=tiles.task.is_allowed), tiles.task.ending)
 
 
 def ladder(tiles: Tiles) -> Iterator[SplitProposal]:
@@ -62,7 +62,7 @@ def ladder(tiles: Tiles) -> Iterator[SplitProposal]:
         proposal = next(iter(tiles.propose(int(target * shares[0]))), None)
         if proposal is None or proposal.added_ns > RUNG_MARGIN * task.allowed_ns:
             shares.pop(0)
-            if not shares or task.progress.should_stop():
+            if not shares or task.should_stop():
                 return
             continue
         target = int(target * shares[0])

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from remat_cli.base import progress as stages
+from remat_cli.base.clock import SearchClock
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel, Refused
@@ -39,6 +42,20 @@ class SplitTask:
     work: Path
     progress: Progress
     began: float = field(default_factory=time.monotonic)
+
+    @property
+    def clock(self) -> SearchClock:
+        """The time of the search."""
+        return self.request.search.clock
+
+    def should_stop(self) -> bool:
+        """Whether nothing more may be begun: the user asked to stop, or time is over."""
+        return self.progress.should_stop() or self.clock.ends()
+
+    @property
+    def ending(self) -> Progress:
+        """Progress of a loop that begins nothing more once time is over."""
+        return msgspec.structs.replace(self.progress, should_stop=self.should_stop)
 
     @property
     def allowed_ns(self) -> float:
@@ -152,7 +169,7 @@ class KeepRule:
 def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel | None:
     """The best plan, by the rule, of what is proposed; None: there is none.
 
-    Once the user has asked to stop nothing more is built, and what was measured before is still planned.
+    Once the user has asked to stop, or time is over, nothing more is built; what was measured before is still planned.
     """
     known = Known()
     for proposed in proposer.propose(known):

@@ -4,6 +4,9 @@ Dimensions are learnt from runs at small sizes and checked at the largest. Regio
 Loop; what they hold is estimated here.
 """
 
+import contextlib
+import math
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +17,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.clock import SearchClock, SearchOver
 from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
@@ -23,29 +27,34 @@ from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
 from remat_cli.compiling.search.split_model import profile_split
 from remat_cli.compiling.search.tables import with_positions_looked_up
+from remat_cli.compiling.search.tiles import inside_above
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
 from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
-from remat_cli.core.values.sizes import SizeFamily
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
+from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent
+from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
+MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
+TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
 THREADS = 8  # bits hold on up to so many, or on as many as there are
 
@@ -61,6 +70,32 @@ class Rung:
     tilings: tuple[Tiling, ...]
     peak_bytes: int
     launches: int
+
+
+@dataclass
+class RungLadder:
+    """The same regions in ever more tiles: those that were looked at, and the others."""
+
+    others: Iterator[Rung]
+    rungs: list[Rung] = field(default_factory=list)
+
+    def climb(self, most_bytes: int = -1) -> None:
+        """Go on, unless it was done before, to tiles that hold so little."""
+        while all(rung.peak_bytes > most_bytes for rung in self.rungs):
+            rung = next(self.others, None)
+            if rung is None:
+                return
+            self.rungs.append(rung)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Tiles of a region whose bits are not proved: an op of it, and a size, of which they may be others."""
+
+    region: LoopRegion
+    tiling: Tiling
+    op: int
+    sizes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -83,6 +118,29 @@ class Loops:
         return replace(found, dims=dims_of_all(found.prepared, path, self._family, found.dims or {}))
 
     @property
+    def cap_bytes(self) -> float:
+        """How large a tensor that an op makes may be, outputs apart."""
+        most = self.task.request.splits.max_tensor_bytes
+        return math.inf if most is None else most
+
+    def keeps_cap(self, found: OneModel | Refused) -> bool:
+        """Whether no tensor of a plan's model is above the cap on them."""
+        return self.cap_bytes == math.inf or not inside_above(found.prepared.graph, int(self.cap_bytes))
+
+    def _cuts_all_large(self, rung: Rung) -> bool:
+        """Whether loops leave no tensor above the cap, whole or in a tile."""
+        view, owner = self.sized.view, {op: at for at, region in enumerate(rung.regions) for op in region.own}
+        for name, size in self.sized.sizes.items():
+            if size <= self.cap_bytes or name not in self.sized.makers or name in self.sized.kept:
+                continue
+            at = owner.get(self.sized.makers[name])
+            if at is None or not rung.regions[at].ops.issuperset(view.readers[name]):
+                return False
+            if size * rung.tilings[at].rows > self.cap_bytes * self._length(rung.regions[at]):
+                return False
+        return True
+
+    @property
     def _family(self) -> SizeFamily:
         return present(self.task.request.conditions.family, "the sizes of a model for many")
 
@@ -91,16 +149,18 @@ class Loops:
         """The model at its largest sizes, with dimensions for all sizes, without what its ops can do without."""
         prepared = self.task.whole.prepared
         threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
-        dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        lean = with_known_shapes(without_expands(prepared.reference, dims), dims)
+        with self.task.clock.running():
+            dims = dims_of_all(prepared, prepared.reference_path, self._family)
+        lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
         opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
         types = {**prepared.facts.types, **opened.types}
         view = self._view(opened.model, types, threads)
-        tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
+        with self.task.clock.running():
+            tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
         view = view if tabled is view.model else self._view(tabled, types, threads)
-        return SizedView(view, {**dims, **opened.dims})
+        return SizedView(view, {**dims, **opened.dims}, self.task.clock.look)
 
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.task.whole.prepared
@@ -115,23 +175,71 @@ class Loops:
         ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in self.sized.view.graph.ops)
         return msgspec.structs.replace(whole.profile, ops=ops)
 
-    @cached_property
+    @property
     def rungs(self) -> tuple[Rung, ...]:
-        """All regions and tiles that may be tried."""
-        return tuple(self._all_rungs())
+        """All regions and tiles that may be tried; those found so far where time is over."""
+        with contextlib.suppress(SearchOver):
+            for ladder in self._each_ladder():
+                ladder.climb()
+        return tuple(rung for ladder in self._ladders for rung in ladder.rungs)
 
-    def _all_rungs(self) -> Iterator[Rung]:
-        """Loops around ever smaller tensors, in ever more tiles, that hold less than the whole by estimate."""
+    def fitting(self, most_bytes: int) -> list[Rung]:
+        """Of the same regions those in the fewest tiles that hold so little; bits of finer ones need no proof then."""
+        with contextlib.suppress(SearchOver):
+            for ladder in self._each_ladder():
+                ladder.climb(most_bytes)
+        return [rung for ladder in self._ladders for rung in ladder.rungs if rung.peak_bytes <= most_bytes]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the search ended before it had tried all."""
+        return self.task.progress.should_stop() or self.task.clock.has_cut
+
+    @cached_property
+    def _ladders(self) -> list[RungLadder]:
+        """Those that were met so far."""
+        return []
+
+    @cached_property
+    def _new_ladders(self) -> Iterator[RungLadder]:
+        return self._all_ladders()
+
+    def _each_ladder(self) -> Iterator[RungLadder]:
+        """Those that were met before, and all others."""
+        yield from tuple(self._ladders)
+        for ladder in self._new_ladders:
+            self._ladders.append(ladder)
+            yield ladder
+
+    def _all_ladders(self) -> Iterator[RungLadder]:
+        """Loops around ever smaller tensors, each in ever more tiles, that hold less than the whole by estimate."""
         peak = self.task.question.baseline.peak
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
         for least_bytes in sizes:
-            if self.task.progress.should_stop():
+            if self.task.should_stop():
                 return
             loops = find_loops(self.sized, least_bytes)
             taken = {op for region in loops for op in region.ops}
-            windows = find_windows(self.sized, least_bytes, taken)
-            for regions in (loops, [*loops, *windows] if windows else []):
-                yield from (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+            for regions in (loops, *([*loops, *windows] for windows in self._windows(least_bytes, taken) if windows)):
+                yield self._ladder(regions)
+        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))
+
+    def _ladder(self, regions: Sequence[LoopRegion]) -> RungLadder:
+        peak = self.task.question.baseline.peak
+        below = (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
+        return RungLadder(rung for rung in below if self._cuts_all_large(rung))
+
+    def _windows(self, least_bytes: int, taken: set[int]) -> Iterator[list[LoopRegion]]:
+        """Regions in tiles of rows, then those around ops of these whose tiles are not proved to have their bits."""
+        barred = set(taken)
+        for _ in range(MOST_BARRED):
+            found = find_windows(self.sized, least_bytes, barred)
+            yield found
+            unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
+            more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
+            if not more:
+                return
+            barred |= more
 
     def _rungs_of(self, regions: Sequence[LoopRegion]) -> Iterator[Rung]:
         """The same regions in ever more tiles."""
@@ -168,46 +276,56 @@ class Loops:
         rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
         key = (self._kind(region), rows)
         if key not in self._proofs:
-            is_whole = rows >= length
-            is_refused = not is_whole and self._refusal(region, Tiling(rows)) is not None
-            if is_refused:
-                self._refused.append((region, Tiling(rows)))
-            self._proofs[key] = not (is_whole or is_refused)
+            is_whole, refused = rows >= length, None
+            if not is_whole:
+                look = refusal if region.windows is None else window_refusal
+                refused = look(self.sized, region, Tiling(rows), self._family)
+            if refused is not None:
+                self._refused.append(Refusal(region, Tiling(rows), *refused))
+            self._proofs[key] = not is_whole and refused is None
         return Tiling(rows) if self._proofs[key] else None
-
-    def _refusal(self, region: LoopRegion, tiling: Tiling) -> tuple[int, Mapping[str, int]] | None:
-        """The op, and a size, of which tiles may have other bits."""
-        look = refusal if region.windows is None else window_refusal
-        return look(self.sized, region, tiling, self._family)
 
     def obstacle(self) -> str | None:
         """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.
 
-        Where none of the refused ones would, what the others hold; None: none was refused.
+        Where none of the refused ones would, what is whole in those that hold least, and why. What takes long to find
+        out is not told.
         """
         if not self._refused:
-            return None
-        wanted = next((each for each in self._refused if self._would_fit(*each)), None)
-        if wanted is None:
-            lowest_bytes = min(rung.peak_bytes for rung in self.rungs)
-            return f"in the tiles that were tried the model needs {format_bytes(lowest_bytes)} at least, by estimate"
-        region, tiling = wanted  # the largest tensor, in the fewest tiles
-        found = self._refusal(region, tiling)
-        if found is None:
-            return None
-        op, sizes = found
-        text = f"tiles of op {self.sized.view.graph.ops[op].name} may have other bits at {told(sizes)}"
-        loops = [each for each in self._refused if each[0].windows is None]
-        parts = (proved_part(self.sized, *refused, self._family) for refused in loops[:MOST_TOLD])
-        ranges = [
-            each for part in parts if part is not None for each in part.ranges if each.name == region.length.symbol
-        ]
-        if not ranges:
-            return text
-        widest = max(ranges, key=lambda each: each.high)
-        return f"{text}; some are proved to have the same for --dim {widest}"
+            return self._largest_held()
+        clock, wanted = SearchClock(TELL_SECONDS), self._refused[0]  # the largest tensor, in the fewest tiles
+        with contextlib.suppress(SearchOver):
+            fitting = next((each for each in self._refused if self._would_fit(each, clock)), None)
+            if fitting is None:
+                return self._largest_held()
+            wanted = fitting
+        name, spec = self.sized.view.graph.ops[wanted.op].name, self.sized.view.ops[wanted.op]
+        text = f"tiles of op {name} may have other bits at {told(wanted.sizes)}"
+        if (auto_pad := spec.text("auto_pad", "NOTSET")).startswith("SAME"):
+            text = f"op {name} pads by auto_pad={auto_pad}, otherwise at {told(wanted.sizes)}: try sizes in steps"
+        widest = max(self._proved_ranges(wanted.region.length.symbol, clock), key=lambda each: each.high, default=None)
+        proved = None if widest is None else shlex.quote(str(widest))
+        return text if proved is None else f"{text}; some are proved to have the same for --dim {proved}"
 
-    def _would_fit(self, region: LoopRegion, tiling: Tiling) -> bool:
+    def _largest_held(self) -> str | None:
+        """What is whole in the loops that hold least, or without any, and why."""
+        rung = min(self.rungs, key=lambda each: each.peak_bytes, default=Rung((), (), 0, 0))
+        reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
+        if not self.rungs:
+            return reason
+        needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
+        return needs if reason is None else f"{needs}; {reason}"
+
+    def _proved_ranges(self, name: str | None, clock: SearchClock) -> list[SizeRange]:
+        """For which sizes of a dimension some of the refused tiles are proved, as far as that is found out in time."""
+        sized, found = replace(self.sized, look=clock.look), list[SizeRange]()
+        with contextlib.suppress(SearchOver):
+            for each in [refused for refused in self._refused if refused.region.windows is None][:MOST_TOLD]:
+                part = proved_part(sized, each.region, each.tiling, self._family)
+                found += [] if part is None else [proved for proved in part.ranges if proved.name == name]
+        return found
+
+    def _would_fit(self, refused: Refusal, clock: SearchClock) -> bool:
         """Whether refused tiles would hold little enough, by estimate, with the finest proved ones beside them.
 
         All regions of the same kind are cut alike.
@@ -216,14 +334,16 @@ class Loops:
             return True
         rising = sorted(self.rungs, key=lambda each: each.launches)
         finest = {tuple(tuple(each.ops) for each in rung.regions): rung for rung in rising}
-        needed_bytes = min(self._with_refused(rung, region, tiling) for rung in finest.values())
+        needed_bytes = min(self._with_refused(rung, refused, clock) for rung in finest.values())
         lowest_bytes = min(rung.peak_bytes for rung in self.rungs)
         return (
             needed_bytes < lowest_bytes if self.task.question.least else needed_bytes <= self.task.question.budget_bytes
         )
 
-    def _with_refused(self, rung: Rung, region: LoopRegion, tiling: Tiling) -> int:
+    def _with_refused(self, rung: Rung, refused: Refusal, clock: SearchClock) -> int:
         """What regions of a rung would hold, by estimate, together with one in tiles that were refused."""
+        clock.look()
+        region, tiling = refused.region, refused.tiling
         pairs = [(region, tiling)]
         for other, proved in zip(rung.regions, rung.tilings, strict=True):
             if not set(other.ops) & set(region.ops):
@@ -232,7 +352,7 @@ class Loops:
         return LoopEstimate(self.sized, regions, tilings, self._profile).peak_bytes
 
     @cached_property
-    def _refused(self) -> list[tuple[LoopRegion, Tiling]]:
+    def _refused(self) -> list[Refusal]:
         return []
 
     def _kind(self, region: LoopRegion) -> object:
@@ -254,10 +374,10 @@ class Loops:
     def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
         """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
         buffers = {
-            loop_name(self.sized.view.graph.ops[min(region.own)].name): max(
-                self._profile.ops[op].workspace_bytes for op in region.own
+            loop_name(self.sized.view.graph.ops[min(region.own)].name): kernel_bytes(
+                self.sized, region, tiling, self._profile
             )
-            for region in rung.regions
+            for region, tiling in zip(rung.regions, rung.tilings, strict=True)
             if region.windows is not None
         }
         ops = (
@@ -300,10 +420,11 @@ class LoopCandidate:
         loops, task = self.loops, self.loops.task
         folder = Path(tempfile.mkdtemp(prefix="loops_", dir=task.work))
         model = looped(loops.sized, self.rung.regions, self.rung.tilings)
-        prepared = prepare_loops(task.whole.prepared, model.model, folder)
-        if prepared is None:
-            return None
-        profile = loops.with_buffers(profile_split(prepared, task.whole, task.progress), self.rung)
+        with task.clock.running():
+            prepared = prepare_loops(task.whole.prepared, model.model, folder)
+            if prepared is None:
+                return None
+            profile = loops.with_buffers(profile_split(prepared, task.whole, task.progress), self.rung)
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:

@@ -44,5 +44,5 @@ def or_known(tiles: Tiles, found: OneModel | None) -> OneModel | None:
     """The plan, or a better one that another budget led to in an earlier compile of the model."""
     task = tiles.task
     rule = KeepRule(admits=task.is_allowed) if task.question.least else KeepRule()
-    other = search(OtherBudgets(tiles, found), rule, task.progress)
+    other = search(OtherBudgets(tiles, found), rule, task.ending)
     return task.better(found, other) if found and other else found or other

@@ -83,7 +83,7 @@ def _prepare_split(
 
 def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: bool = False) -> Prepared:
     """A model with another reference, once its graph and what a run of it, just now, showed are known."""
-    signatures = op_signatures(whole.reference, graph)
+    signatures = op_signatures(whole.reference, graph, whole.original.key)
     corrections = known_corrections(signatures, whole.conditions)
     return replace(
         whole,

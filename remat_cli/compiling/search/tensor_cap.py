@@ -30,7 +30,7 @@ class CapSearch:
         task = self.tiles.task
         task.progress.stage(stages.SPLITTING)
         rule = KeepRule(better=task.better, is_enough=self.tiles.is_cheap)
-        return search(self, rule, task.progress) or self._without_plan()
+        return search(self, rule, task.ending) or self._without_plan()
 
     def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
         """Splits to measure, and of those the ones to plan in which no tensor is above the cap."""
@@ -56,7 +56,7 @@ class CapSearch:
         return replace(whole.refused(replace(whole.answer, run=run)), obstacle=self._obstacle())
 
     def _obstacle(self) -> str | None:
-        if self.tiles.task.progress.should_stop():
+        if self.tiles.task.should_stop():
             return None
         if self.least_bytes is not None:
             budget_bytes = self.tiles.task.question.budget_bytes
@@ -66,16 +66,28 @@ class CapSearch:
             )
         if not self.left:
             return None
-        largest = max(self.left, key=lambda each: each.size_bytes)
-        return (
-            f"tensor '{largest.name}' of {largest.size_bytes:,} bytes, which op '{largest.op}' makes, is above "
-            f"--max-tensor {self.most_bytes:,} in every split that was tried"
-        )
+        return _largest_told(self.left, self.most_bytes)
+
+
+def above_cap(whole: OneModel | Refused, most_bytes: int, *, is_cut: bool) -> Refused:
+    """No plan: in no loop that was tried are all tensors small enough; why, unless the search was cut."""
+    left = inside_above(whole.prepared.graph, most_bytes)
+    run = replace(whole.answer.run, status=Status.NOT_FOUND, plan=None)
+    refused = whole.refused(replace(whole.answer, run=run))
+    return replace(refused, obstacle=None if is_cut else _largest_told(left, most_bytes))
 
 
 def plan_capped(tiles: Tiles, most_bytes: int) -> OneModel | Refused:
     """The fastest of a few splits in which no tensor inside is larger; without a plan where none of them is one."""
     return CapSearch(tiles, most_bytes, inside_above(tiles.task.whole.prepared.graph, most_bytes)).run()
+
+
+def _largest_told(left: Sequence[LargeTensor], most_bytes: int) -> str:
+    largest = max(left, key=lambda each: each.size_bytes)
+    return (
+        f"tensor '{largest.name}' of {largest.size_bytes:,} bytes, which op '{largest.op}' makes, is above "
+        f"--max-tensor {most_bytes:,} in every split that was tried"
+    )
 
 
 def _sum(tensors: Sequence[LargeTensor]) -> int:

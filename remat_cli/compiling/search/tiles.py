@@ -60,7 +60,8 @@ class Tiles:
         whole, conditions, splits = task.whole, task.request.conditions, task.request.splits
         block = whole.prepared.layout_block
         threads = conditions.intra_op_threads or available_cores()
-        raised = raised_model(whole.prepared, conditions, task.work) if self.may_fill else None
+        with task.clock.running():
+            raised = raised_model(whole.prepared, conditions, task.work) if self.may_fill else None
         model = raised or whole.prepared.reference
         view = view_model(model, whole.prepared.graph, block, threads, splits.allow_reassociation)
         plan = task.question.baseline
@@ -72,7 +73,10 @@ class Tiles:
             seconds=SEARCH_SHARE * task.request.search.limits.seconds,
         )
         timeline = TensorTimeline(view, tuple(plan.schedule.op_ids()), memory)
-        return SplitProposer(timeline, whole.profile.ops, limits, whole.profile.fixed_bytes)
+        return SplitProposer(timeline, whole.profile.ops, limits, whole.profile.fixed_bytes, left=self._seconds_left)
+
+    def _seconds_left(self) -> float:
+        return self.task.clock.left
 
     @property
     def free_bytes(self) -> int:
@@ -90,7 +94,7 @@ class Tiles:
 
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         """Proposes splittings for so many bytes; none once the user has asked to stop."""
-        return () if self.task.progress.should_stop() else self.proposer.propose(free_bytes)
+        return () if self.task.should_stop() else self.proposer.propose(free_bytes)
 
     def capped(self, most_bytes: int) -> Iterator[SplitProposal]:
         """Proposes a few splittings in which no tensor inside should be larger than that, the cheaper first."""
@@ -113,11 +117,13 @@ class Tiles:
                 return None
             model = in_least_opset(split_model(current.view, current.order, current.parts), whole)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.task.work))
-            prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
+            with self.task.clock.running():
+                prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
             if prepared is not None:
                 return current, prepared
             exposed = ExposedTiles(current.view, model, current.parts, may_reassociate)
-            culprit = find_culprit(exposed, whole, request.conditions, folder)
+            with self.task.clock.running():
+                culprit = find_culprit(exposed, whole, request.conditions, folder)
             if culprit is not None:
                 self.proposer.forbid(current, culprit)
             elif not self.proposer.forbid_fills():
@@ -159,7 +165,8 @@ class TileCandidate:
         if built is None:
             return None
         task, (proposal, prepared) = self.tiles.task, built
-        profile = profile_split(prepared, task.whole, task.progress)
+        with task.clock.running():
+            profile = profile_split(prepared, task.whole, task.progress)
         return SplitTrial(replace(self, proposal=proposal), prepared, profile, self.tiles.record(proposal))
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:

@@ -17,7 +17,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What stages need to know of the user's wishes about the model and the machine.
 
     `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest. `inputs`
-    are real ones (.npz), else they are drawn from `seed`. `estimate` admits devices that are not here, at estimated
+    are real ones (.npz), which bind sizes too, else they are drawn from `seed`; outputs are compared on `more_inputs`
+    as well. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
     user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
     of the model that shows no progress for `run_seconds` is ended. Values may wait in `spill` meanwhile.
@@ -28,6 +29,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     input_shapes: dict[str, tuple[int, ...]] = {}
     family: SizeFamily | None = None
     inputs: Path | None = None
+    more_inputs: tuple[Path, ...] = ()
     seed: int = 0
     portable: bool = False
     plain: bool = False
@@ -38,6 +40,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     forgets_costs: bool = False
     run_seconds: float = 3600.0
     spill: SpillSpec | None = None
+
+    @property
+    def all_inputs(self) -> tuple[Path, ...]:
+        """All files of real inputs."""
+        return () if self.inputs is None else (self.inputs, *self.more_inputs)
 
     @property
     def device(self) -> DeviceSpec:

@@ -120,19 +120,29 @@ class CheaperBudget(msgspec.Struct, frozen=True):
     overhead_percent: float
 
 
+class ProcessTerm(msgspec.Struct, frozen=True):
+    """A part of what a process holds; `is_live`: which plans make smaller, and no other part."""
+
+    name: str
+    bytes: int
+    is_live: bool = False
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked beside a budget of live bytes, and what is known to answer it with; None where there is none.
 
     `process_budget_bytes` bounds a process, of which `process_bytes` were predicted, inputs included: of the plan, and
     without one of the model as it is. Time was to be at most `max_overhead_percent` more, and the search was to end
-    after `time_limit_seconds`. `cheaper` is the next larger budget with a plan that takes less time, looked
-    for where `is_looked_up`. `memory_budgets` are those of a plan that is cut into sessions, by memory.
+    after `time_limit_seconds`; `search_was_cut`: it did, before all was tried. `cheaper` is the next larger budget with
+    a plan that takes less time, looked for where `is_looked_up`. `memory_budgets` are those of a plan that is cut into
+    sessions, by memory.
     """
 
     process_budget_bytes: int | None = None
     process_bytes: int | None = None
     max_overhead_percent: float | None = None
     time_limit_seconds: float | None = None
+    search_was_cut: bool = False
     cheaper: CheaperBudget | None = None
     is_looked_up: bool = False
     memory_budgets: dict[str, int] = {}

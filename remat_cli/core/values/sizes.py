@@ -14,6 +14,8 @@ import numpy as np
 MOST_DIVISOR = 64
 MOST_POWER = 2
 MOST_TERMS = 2
+MOST_TURNS = MOST_POWER + 2
+MOST_DECIDING = 20_000  # sizes of which two dimensions are asked whether they are the same
 MOST_FRACTION = 4096  # the 64th part of a height times that of a width
 
 
@@ -227,6 +229,31 @@ class SizeFamily(msgspec.Struct, frozen=True):
         """Whether sizes of all named dimensions belong to it."""
         in_range = all(sizes[each.name] in each.sizes for each in self.ranges)
         return in_range and all(limit.holds(sizes) for limit in self.limits)
+
+    def agree(self, one: Dim, other: Dim, factor: int = 1) -> bool:
+        """Whether one is so many times the other for all sizes; also false where that would take long to say.
+
+        What is divided comes again after as many sizes as the divisor, so that a few such turns say it of all.
+        """
+        if one.within or other.within:
+            return one == other and factor == 1
+        turn, names = math.lcm(one.divisor, other.divisor), one.names | other.names
+        ranges = [each for each in self.ranges if each.name in names]
+        sizes = [each.sizes[: MOST_TURNS * (turn // math.gcd(turn, each.step))] for each in ranges]
+        if math.prod(map(len, sizes)) > MOST_DECIDING:
+            return False
+        chosen = (dict(zip([each.name for each in ranges], found, strict=True)) for found in itertools.product(*sizes))
+        return all(one.at(self.fixed | found) == factor * other.at(self.fixed | found) for found in chosen)
+
+    def unified(self, dims: Mapping[str, tuple[Dim, ...]]) -> dict[str, tuple[Dim, ...]]:
+        """The same dimensions, of which those that are the same for all sizes are written alike."""
+        known, written = dict[tuple[frozenset[str], int], list[Dim]](), dict[Dim, Dim]()
+        for dim in dict.fromkeys(dim for shape in dims.values() for dim in shape):
+            alike = known.setdefault((dim.names, dim.at(self.corners[0] | self.fixed)), [])
+            written[dim] = next((each for each in alike if dim.terms and self.agree(dim, each)), dim)
+            if written[dim] is dim:
+                alike.append(dim)
+        return {name: tuple(written[dim] for dim in shape) for name, shape in dims.items()}
 
     @property
     def corners(self) -> tuple[dict[str, int], ...]:

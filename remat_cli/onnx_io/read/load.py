@@ -16,6 +16,7 @@ from remat_cli.base.files import sha256
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_bodies, all_nodes, has_runtime_ops, without_runtime_ops
+from remat_cli.onnx_io.read.fed_sizes import fed_sizes, with_fed
 from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
 from remat_cli.onnx_io.read.mapped import is_inside, model_of, parsed
 from remat_cli.onnx_io.read.normalise import (
@@ -239,12 +240,14 @@ def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
 class DimBindings(msgspec.Struct, frozen=True):
     """What the user says of dimensions: `names` from --dim, `shapes` (per input) from --input-shape.
 
-    `batch` takes the place of the first dimension of every input that has one, fixed or not.
+    `batch` takes the place of the first dimension of every input that has one, fixed or not. `fed` are the shapes in
+    files of inputs, by file: they bind what nothing else does.
     """
 
     names: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     batch: int | None = None
+    fed: dict[str, dict[str, tuple[int, ...]]] = {}
 
 
 def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
@@ -260,7 +263,12 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings) -> dict[str, int]:
                 value.shape = ir.Shape([dims.batch, *list(value.shape)[1:]])
     _check_bindings(inputs, dims)
     bound = _named_values(inputs, dims)
-    shapes = {name: _bound_shape(value, dims.shapes.get(name), bound) for name, value in inputs.items()}
+    bound |= fed_sizes({name: _dims(value) for name, value in inputs.items()}, dims.fed, bound)
+    first = next(iter(dims.fed.values()), {})
+    shapes = {
+        name: with_fed(_bound_shape(value, dims.shapes.get(name), bound), first.get(name))
+        for name, value in inputs.items()
+    }
     named = dict.fromkeys(dim for shape in shapes.values() for dim in shape or () if isinstance(dim, str))
     unnamed = [name for name, shape in shapes.items() if shape is None or None in shape]
     missing = [f"--dim {name}=N" for name in named]

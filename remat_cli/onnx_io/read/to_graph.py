@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph, Op, Phase, Tensor, TensorType, Weight, element_bits, size_bytes
-from remat_cli.onnx_io.read.default_order import captured_values, default_order, is_constant
+from remat_cli.onnx_io.read.default_order import captured_values, default_order, is_constant, subgraphs
 from remat_cli.onnx_io.read.interface import dims_of, fed_inputs, inputs_of, is_bound, runtime_name
 from remat_cli.onnx_io.read.op_facts import OpFacts, facts_of
 from remat_cli.onnx_io.read.phases import PHASE_KEY, PHASES
@@ -163,11 +163,12 @@ SMALL_ELEMENTS = 64  # integer constants up to this size steer an op (axes, shap
 NONE = "none"
 
 
-def op_signatures(model: ir.Model, graph: Graph) -> tuple[str, ...]:
+def op_signatures(model: ir.Model, graph: Graph, run: str) -> tuple[str, ...]:
     """A stable SHA-256 per op of `graph`, in its order.
 
     Covers op, opset, attributes, element types and shapes of everything read and made, which inputs are weights, and
-    the values of small integer weights.
+    the values of small integer weights. Which branch an op takes, and how often it runs a body, hangs on values: for
+    such an op `run` counts, which stands for the file that was run and what it was fed.
     """
     nodes = {node.name: node for node in model.graph}
     tensors = {tensor.name: tensor for tensor in graph.tensors}
@@ -182,6 +183,7 @@ def op_signatures(model: ir.Model, graph: Graph) -> tuple[str, ...]:
             "same": [node.inputs.index(value) if value is not None else -1 for value in node.inputs],
             "captured": [_read(value, tensors) for value in captured_values(node)],
             "outputs": [_kind(tensors[value.name]) if value.name else NONE for value in node.outputs],
+            "run": run if subgraphs(node) else NONE,
         }
         signatures.append(hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
     return tuple(signatures)

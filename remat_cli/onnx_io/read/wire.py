@@ -26,6 +26,7 @@ INNER: Mapping[str, Mapping[int, str]] = MappingProxyType(
 RAW_DATA: Final = 9
 """The field of a tensor that has its elements as bytes."""
 LONGEST_VARINT: Final = 10
+DEEPEST: Final = 100  # messages within each other, as protobuf reads them
 VARINT, EIGHT_BYTES, LENGTH_DELIMITED, FOUR_BYTES = 0, 1, 2, 5
 
 Data: TypeAlias = bytes | mmap
@@ -57,10 +58,12 @@ def without_contents(model: Data, refer: Refer) -> bytes:
     Raises:
         DecodeError: it is no such message, or is cut off.
     """
-    return _without(model, 0, len(model), MODEL, refer)
+    return _without(model, 0, len(model), MODEL, refer, DEEPEST)
 
 
-def _without(data: Data, start: int, stop: int, kind: str, refer: Refer) -> bytes:
+def _without(data: Data, start: int, stop: int, kind: str, refer: Refer, deepest: int) -> bytes:
+    if deepest == 0:
+        raise DecodeError("messages within messages, too deep")
     parts: list[bytes] = []
     kept = start
     for field in _fields(data, start, stop):
@@ -68,7 +71,7 @@ def _without(data: Data, start: int, stop: int, kind: str, refer: Refer) -> byte
         if inner is None or field.type != LENGTH_DELIMITED or field.end - field.value < LEAST_BYTES:
             continue
         if inner != TENSOR:
-            new: bytes | None = _without(data, field.value, field.end, inner, refer)
+            new: bytes | None = _without(data, field.value, field.end, inner, refer, deepest - 1)
         else:
             new = _referring(data, field, refer)
         if new is not None:

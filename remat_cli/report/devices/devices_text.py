@@ -254,14 +254,15 @@ def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
         lines = [f"{verdict} (space {solution.space})"]
     else:
         lines = [style.paint(f"no plan within these budgets was found in {solution.seconds:.1f} s", "bad")]
-        lines.append("try a longer --time-limit or larger budgets")
+        is_short = report.asked.search_was_cut
+        lines.append(f"try {'a longer --time-limit or ' if is_short else ''}larger budgets")
     if len(_by_memory(report.devices)) == 1:
         lines.append(f"proved: none needs less than {describe_bytes(solution.floor_bytes)}")
     if report.obstacle is not None:
         # `op conv_5 (Conv) needs 13.54 MiB in cpu or 12.79 MiB in cuda:0 while it runs, whatever else is dropped`
         op, needed = report.obstacle, report.obstacle.needs.items()
         needs = " or ".join(f"{describe_bytes(size)} in {memory}" for memory, size in needed)
-        lines.append(f"op {shorten(op.op, 32)} ({op.op_type}) needs {needs} while it runs, whatever else is dropped")
+        lines.append(f"op {op.op} ({op.op_type}) needs {needs} while it runs, whatever else is dropped")
     lines += ["", f"every op once on {report.baseline_device} needs:"]
     peaks = {device.memory: device.baseline_peak_bytes for device in report.devices}
     rows = [[memory, describe_bytes(size)] for memory, size in peaks.items() if size]

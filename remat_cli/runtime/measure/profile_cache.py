@@ -49,7 +49,7 @@ def cpu_name() -> str:
 
 
 FILE_NAME: Final = "profiles.sqlite3"
-VERSION: Final = 3
+VERSION: Final = 4
 """Of the tables; a file of another version is replaced."""
 PLAUSIBLE_SHARE: Final = 0.25
 """How far a new time may lie above a known one, noise aside, before the known one is not believed."""

@@ -183,7 +183,8 @@ def workspace_bytes(events: Sequence[ProfileEvent], temporary: Mapping[str, int]
 
     `temporary` is the runtime's sum of all such allocations of a kernel. Where kernels allocate several times in a
     row this is too much; the most ever in use while the kernel ended is a second upper limit, and the smaller counts.
-    For an op with a subgraph it is what the subgraph held. A runtime without counters gives the sum alone.
+    For an op with a subgraph it is the most that was held there, kernels' workspace included. A runtime without
+    counters gives the sum alone.
     """
     result = {}
     for event in events:
@@ -191,8 +192,10 @@ def workspace_bytes(events: Sequence[ProfileEvent], temporary: Mapping[str, int]
             result[event.name] = temporary.get(event.name, 0)
             continue
         limit = max(0, event.peak_bytes - event.in_use_bytes)
-        nested = max(0, event.nested_bytes - event.requested_bytes)
-        result[event.name] = max(min(temporary.get(event.name, 0), limit), nested)
+        nested = (min(each.requested_bytes + temporary.get(each.name, 0), each.limit_bytes) for each in event.inside)
+        result[event.name] = max(
+            min(temporary.get(event.name, 0), limit), max(nested, default=0) - event.requested_bytes
+        )
     return result
 
 

@@ -11,12 +11,24 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.runs_on import is_inside_guard
 from remat_cli.ort_rules import primers, steady
 from remat_cli.ort_rules.versions import COUNTERS_FROM
+from remat_cli.runtime.sessions._ort import installed_rules
 
 OURS = (steady.PREFIX, primers.PREFIX)  # of ops that belong to the file's form
 SUFFIX = "_kernel_time"
 PACKED = re.compile(r"^(u?int[24])x[24]$")
 COUNTER = "mem_bytes_requested_in_use"
 """Where this is missing, the others are too."""
+
+
+class InsideKernel(msgspec.Struct, frozen=True):
+    """What kernels of one name showed at most that ran in a subgraph: in use when one ended, and that with workspace.
+
+    `limit_bytes` is the second: no more than that, since less was in use beyond than ever until then.
+    """
+
+    name: str
+    requested_bytes: int
+    limit_bytes: int
 
 
 class ProfileEvent(msgspec.Struct, frozen=True):
@@ -26,8 +38,9 @@ class ProfileEvent(msgspec.Struct, frozen=True):
     same as `requested_bytes` but with the allocator's rounding, `peak_bytes` the most (rounded) in use since the
     session was made, workspace inside kernels included, `held_bytes` what the allocator holds. `nested_bytes` is the
     most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph, `nested_full_bytes`
-    the most during such a kernel, its workspace included where more was in use than ever before. `has_counters` is
-    False where the runtime wrote no counters of memory (before `COUNTERS_FROM`); all bytes are 0 then.
+    the most while the subgraph ran, workspace included where more was in use than ever before. `inside` says the same
+    of its kernels, those of subgraphs in it too, by name. `has_counters` is False where the runtime wrote no counters
+    of memory (before `COUNTERS_FROM`); all bytes are 0 then.
     """
 
     name: str
@@ -42,6 +55,7 @@ class ProfileEvent(msgspec.Struct, frozen=True):
     types: tuple[TensorType, ...]
     nested_bytes: int = 0
     nested_full_bytes: int = 0
+    inside: tuple[InsideKernel, ...] = ()
     has_counters: bool = True
 
 
@@ -138,19 +152,41 @@ def without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
     """
     kept: list[ProfileEvent] = []
     full: list[int] = []  # of each of them, the most in use during it
-    highest = 0
+    highest, rules = 0, installed_rules().bodies
     for event in events:
-        rose, highest = event.peak_bytes > highest, max(highest, event.peak_bytes)
+        before, highest = highest, max(highest, event.peak_bytes)
         if event.name.startswith(OURS) or is_inside_guard(event.name):
             continue
-        nested_bytes = nested_full_bytes = 0
+        nested: list[ProfileEvent] = []
+        nested_full_bytes = 0
         while kept and kept[-1].start_us > event.start_us:
-            nested = kept.pop()
-            nested_bytes = max(nested_bytes, nested.requested_bytes, nested.nested_bytes)
+            nested.append(kept.pop())
             nested_full_bytes = max(nested_full_bytes, full.pop())
-        inner = {"nested_bytes": nested_bytes, "nested_full_bytes": nested_full_bytes}
-        kept.append(msgspec.structs.replace(event, **inner) if nested_bytes else event)
+        rose = event.peak_bytes > before
+        if nested:
+            end_bytes = rules.end_bytes(event.op_type, nested[0].requested_bytes, event.growth_bytes)
+            nested_full_bytes = max(nested_full_bytes, end_bytes if rose else 0)
+            most_bytes = max(max(each.requested_bytes, each.nested_bytes) for each in nested)
+            found = {"nested_bytes": most_bytes, "nested_full_bytes": nested_full_bytes}
+            kept.append(msgspec.structs.replace(event, inside=_inside(nested, end_bytes), **found))
+        else:
+            kept.append(event)
         # a loop's own counters say what the allocator rounds buffers up to, those of its kernels what they take
-        inside = event.peak_bytes - event.in_use_bytes if rose and not nested_bytes else 0
-        full.append(max(event.requested_bytes + inside, nested_full_bytes))
+        workspace_bytes = event.peak_bytes - event.in_use_bytes if rose and not nested else 0
+        full.append(max(event.requested_bytes + workspace_bytes, nested_full_bytes))
     return tuple(kept)
+
+
+def _inside(nested: Sequence[ProfileEvent], end_bytes: int) -> tuple[InsideKernel, ...]:
+    """The most that kernels of a subgraph showed, by name, and what was in use when they had ended."""
+    most = {"": InsideKernel("", end_bytes, end_bytes)}
+    for event in nested:
+        limit_bytes = event.requested_bytes + max(0, event.peak_bytes - event.in_use_bytes)
+        for each in (InsideKernel(event.name, event.requested_bytes, limit_bytes), *event.inside):
+            known = most.get(each.name, each)
+            most[each.name] = InsideKernel(
+                each.name,
+                max(each.requested_bytes, known.requested_bytes),
+                max(each.limit_bytes, known.limit_bytes),
+            )
+    return tuple(most.values())

@@ -192,14 +192,20 @@ class FileStore:
         self._file.write(move.offset, held.pages, is_over)
 
     def read(self, move: PageMove, is_over: Callable[[], bool]) -> HeldPage:
-        """From the file into a buffer; weights from files of theirs."""
+        """From the file into a buffer; weights from files of theirs. A read that fails holds no buffer."""
         image = self._images.get(move.value)
-        if image is not None:
-            buffer = self._buffers.take(move.value, image.size_bytes)
-            self._weights.read(image, buffer.pages, is_over)
-            return HeldPage(None, None, buffer)
-        made = self._room_for(move.value, self._program.values[move.value])
-        self._file.read(move.offset, made.pages, is_over)
+        if image is None:
+            made = self._room_for(move.value, self._program.values[move.value])
+        else:
+            made = HeldPage(None, None, self._buffers.take(move.value, image.size_bytes))
+        try:
+            if image is None:
+                self._file.read(move.offset, made.pages, is_over)
+            else:
+                self._weights.read(image, made.pages, is_over)
+        except BaseException:
+            self.give(made)
+            raise
         return made
 
     def weights(self, name: str, held: HeldPage) -> dict[str, Any]:

@@ -245,6 +245,9 @@ class _PagedRun:
             theirs = dict(zip(segment.makes, own, strict=True)) if own else {}
             new = {name: room or self.store.adopt(owned(theirs[name])) for name, room in made.items()}
         except Exception as error:
+            for room in made.values():
+                if room is not None:
+                    self.store.give(room)
             number, count = self.program.sessions.index(opened.action) + 1, len(self.program.sessions)
             raise RuntimeFailure(f"ONNX Runtime fails in session {number} of {count}: {one_line(error)}") from error
         finally:

@@ -32,6 +32,15 @@ def read_arrays(path: Path) -> dict[str, Array]:
         raise ModelError(f"inputs file {path} is not an .npz of plain arrays: {line}") from None
 
 
+def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of all arrays of an .npz file.
+
+    Raises:
+        ModelError: the file is missing or no .npz; one line.
+    """
+    return {name: array.shape for name, array in read_arrays(path).items()}
+
+
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write an .npz file, whole or not at all, as np.savez does; that one takes names as arguments, and so not all.
 

@@ -1,7 +1,8 @@
-"""Shapes that ops compute from the shape of what they reshape: written down, with a zero where a length is only copied.
+"""Shapes that ops compute from the shape of what they reshape or resize: written down, for all sizes.
 
-A Reshape to a constant shape is the same op on a part of its input; one whose shape is computed is not, and makes the
-ops that compute it read tensors that a loop would not keep whole.
+A Reshape to a constant shape, in which a zero is a length that is only copied, is the same op on a part of its input;
+one whose shape is computed is not, and makes the ops that compute it read tensors that a loop would not keep whole. So
+it is with a Resize to computed sizes where these are whole multiples: it is one by scales.
 """
 
 from __future__ import annotations
@@ -11,24 +12,32 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.core.values.sizes import Dim
+from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.weights import weight_in
 
 PREFIX = "remat/shape/"
 ALLOWS_ZERO = "allowzero"
 COPIED, REST = 0, -1
+SCALES, SIZES = 2, 3
+"""Inputs of a Resize."""
 
 
-def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
-    """Makes shapes of Reshapes constant where one constant says them for all sizes; may return the model itself.
+def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily) -> ir.Model:
+    """Makes shapes of Reshapes, and scales of Resizes, constant where one constant says them for all sizes.
 
-    `dims` are the dimensions of tensors for all sizes. Ops that nothing reads any more are left out.
+    `dims` are the dimensions of tensors for all sizes. Ops that nothing reads any more are left out. May return the
+    model itself.
     """
-    if not any(_written_down(node, dims) for node in model.graph):
+    if not any(_written_down(node, dims) or _scales(node, dims, family) for node in model.graph):
         return model
     plain = model.clone()
     for node in plain.graph:
+        scales = _scales(node, dims, family)
+        if scales is not None:
+            name = f"{PREFIX}scales/{'_'.join(map(str, scales))}"
+            node.replace_input_with(SCALES, weight_in(plain.graph, name, np.array(scales, np.float32)))
+            node.replace_input_with(SIZES, None)
         shape = _written_down(node, dims)
         if shape is not None:
             name = f"{PREFIX}{'_'.join(map(str, shape))}"
@@ -51,6 +60,27 @@ def _written_down(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> list[in
     left = [COPIED if at < len(before) and before[at] == dim else REST for at, dim in enumerate(after)]
     found = [said if dim.terms else dim.offset for said, dim in zip(left, after, strict=True)]
     return found if found.count(REST) <= 1 and not any(dim == Dim() for dim in after) else None
+
+
+def _scales(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily) -> list[int] | None:
+    """By how much a Resize to computed sizes enlarges each axis; None where that is no whole number for all sizes.
+
+    The runtime itself divides sizes by lengths, and has the same scales then.
+    """
+    sizes = node.inputs[SIZES] if len(node.inputs) > SIZES else None
+    if (node.domain, node.op_type) != ("", "Resize") or sizes is None or sizes.const_value is not None:
+        return None
+    source = node.inputs[0]
+    policy = node.attributes.get("keep_aspect_ratio_policy")
+    if source is None or "axes" in node.attributes or (policy is not None and policy.as_string() != "stretch"):
+        return None
+    before, after = dims.get(source.name or ""), dims.get(node.outputs[0].name or "")
+    if before is None or after is None:
+        return None
+    most = family.corners[0]
+    scales = [each.at(most) // max(1, own.at(most)) for own, each in zip(before, after, strict=True)]
+    is_same = (family.agree(each, own, scale) for own, each, scale in zip(before, after, scales, strict=True))
+    return scales if all(is_same) else None
 
 
 def takes_zero(node: ir.Node, made: Sequence[Dim]) -> bool:

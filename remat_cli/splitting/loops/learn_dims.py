@@ -14,6 +14,7 @@ from remat_cli.splitting.rules.table import rule_of
 
 Measurements = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
 """Sizes, and the shapes of tensors by name in a run of them."""
+STEP = 8  # that models which halve what they read a few times often need
 SPATIAL = 2  # axes before those that windows move along
 
 
@@ -57,30 +58,44 @@ def _dims(
         if dim is None:
             told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in measured)
             raise ModelError(
-                f"tensor '{name}' has no dimensions that follow from the sizes ({told}): compile for one size"
+                f"tensor '{name}' has no dimensions that follow from the sizes ({told}): "
+                f"give sizes in steps, such as --dim {_in_steps(measured)}, or compile for one size"
             )
         yield dim
 
 
+def _in_steps(measured: Measurements) -> str:
+    """An example of sizes in steps, of a dimension that varies."""
+    first, *others = (sizes for sizes, _ in measured)
+    name = next((each for each in first if any(sizes[each] != first[each] for sizes in others)), "length")
+    high = max(STEP, first.get(name, STEP) // STEP * STEP)
+    return f"{name}={STEP}..{high}:{STEP}"
+
+
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
-    """How many windows there are along an axis; None where the op has none, or pads as it sees fit."""
+    """How many windows there are along an axis; None where the op has none."""
     has_windows = rule_of(node.domain, node.op_type).has_windows
     if not has_windows or axis < SPATIAL or node.inputs[0] is None:
         return None
     before, kernel = known.get(node.inputs[0].name or ""), _kernel(node)
     at, spatial = axis - SPATIAL, len(kernel)
     auto, ceil = node.attributes.get("auto_pad"), node.attributes.get("ceil_mode")
-    is_told = auto is None or auto.as_string() in ("NOTSET", "VALID")
-    if before is None or at >= spatial or axis >= len(before) or not is_told or (ceil is not None and ceil.as_int()):
+    mode, is_ceil = "NOTSET" if auto is None else auto.as_string(), ceil is not None and bool(ceil.as_int())
+    if before is None or at >= spatial or axis >= len(before):
         return None
-    strides, pads = _integers(node, "strides", [1] * spatial), _integers(node, "pads", [0] * 2 * spatial)
+    stride = _integers(node, "strides", [1] * spatial)[at]
+    pads = _integers(node, "pads", [0] * 2 * spatial) if mode == "NOTSET" else [0] * 2 * spatial
     window = _integers(node, "dilations", [1] * spatial)[at] * (kernel[at] - 1) + 1
     more, dim = pads[at] + pads[at + spatial] - window, before[axis]
+    if mode.startswith("SAME"):
+        more = -1  # one window for each stride that is begun
+    elif is_ceil:  # none begins in the padding behind
+        more = min(more + stride - 1, pads[at] - 1)
     if not dim.terms:
-        return Dim(offset=(dim.offset + more) // strides[at] + 1)
+        return Dim(offset=(dim.offset + more) // stride + 1)
     # ((terms + offset) // divisor + more) // stride + 1, as one division of whole numbers
-    rest = dim.offset + dim.divisor * (more + strides[at])
-    return Dim(dim.terms, rest, dim.divisor * strides[at])
+    rest = dim.offset + dim.divisor * (more + stride)
+    return Dim(dim.terms, rest, dim.divisor * stride)
 
 
 def _kernel(node: ir.Node) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -35,8 +35,12 @@ class Tiling:
 
     def bounds(self, length: int) -> list[tuple[int, int]]:
         """Where each tile begins and ends."""
-        tiles = -(-length // self.rows)
+        tiles = self.count(length)
         return list(itertools.pairwise(tile * length // tiles for tile in range(tiles + 1)))
+
+    def count(self, length: int) -> int:
+        """How many tiles there are."""
+        return -(-length // self.rows)
 
     @property
     def least(self) -> int:
@@ -45,7 +49,7 @@ class Tiling:
 
     def extents(self, length: int) -> set[int]:
         """How long tiles are."""
-        tiles = -(-length // self.rows)
+        tiles = self.count(length)
         return {length // tiles, -(-length // tiles)}
 
 
@@ -60,7 +64,7 @@ def refusal(
         # one constant matrix is packed alike for any number of rows
         if is_same_for_all or (is_product and view.weights[1] and len(view.input_shape(1)) == 2):
             continue
-        refused = _refused(SizedOp.of(sized, region, op), tiling, family, most_asked)
+        refused = _refused(SizedOp.of(sized, region, op), tiling, family, most_asked, sized.look)
         if refused is not None:
             return op, refused
     return None
@@ -89,13 +93,17 @@ def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
     known: dict[object, int] = {}
     for op in sorted(region.ops):
-        view = sized.view.ops[op]
-        attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
-        is_product = sized.view.rules[op].product is not None
-        constants = tuple(() if is_product else _constant(view, position) for position in range(len(view.inputs)))
-        kind = view.key, view.opset, view.weights, str(attributes), constants  # all that a rule sees but shapes
-        known.setdefault((kind, SizedOp.of(sized, region, op).place), op)
+        known.setdefault((kind_of(sized, op), SizedOp.of(sized, region, op).place), op)
     return known
+
+
+def kind_of(sized: SizedView, op: int) -> object:
+    """All that a rule sees of an op but shapes."""
+    view, rule = sized.view.ops[op], sized.view.rules[op]
+    attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
+    is_blind = rule.product is not None or rule.reads_no_constants  # of weights it sees the shape only
+    constants = tuple(() if is_blind else _constant(view, position) for position in range(len(view.inputs)))
+    return view.key, view.opset, view.weights, str(attributes), constants
 
 
 def _constant(view: OpView, position: int) -> object:
@@ -148,6 +156,19 @@ class SizedOp:
         """The op with the shapes of some sizes."""
         return replace(self.op, inputs=_at(self.inputs, sizes), outputs=_at(self.outputs, sizes))
 
+    def of_different_shapes(
+        self, all_sizes: Iterable[Mapping[str, int]], look: Callable[[], None]
+    ) -> Iterator[Mapping[str, int]]:
+        """Of sizes at which all shapes around the op are the same, the first: a rule says the same of the others."""
+        dims = {dim for shape in (*self.inputs, *self.outputs, (self.length,)) for dim in shape or () if dim.terms}
+        seen: set[tuple[int, ...]] = set()
+        for sizes in all_sizes:
+            look()
+            extents = tuple(dim.at(sizes) for dim in dims)
+            if extents not in seen:
+                seen.add(extents)
+                yield sizes
+
     def depends_on(self, name: str) -> bool:
         """Whether some dimension changes with a size."""
         return any(name in dim.names for dims in (*self.inputs, *self.outputs) for dim in dims or ())
@@ -193,27 +214,30 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
     return tuple(None if dims is None else tuple(dim.at(sizes) for dim in dims) for dims in all_dims)
 
 
-def _refused(op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int) -> Mapping[str, int] | None:
+def _refused(
+    op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int, look: Callable[[], None]
+) -> Mapping[str, int] | None:
     rule = rule_of(*op.op.key)
     if rule.product is ProductKind.STACK and _is_same_by_ends(op, tiling, family):
         return None
     every = _all_sizes(op, tiling, family)
     if rule.regroups and op.is_regrouped_alike:
         every = itertools.islice(every, 1)  # what a rule says of one it says of all
-    asked = 0
-    by_extent = rule.scope is not Scope.ONE_TILE
     chosen = list(itertools.islice(every, most_asked + 1))
     if len(chosen) > most_asked:
         return chosen[-1]  # asking for all before it, in vain, would take a minute
-    for sizes in chosen:
-        length = op.length.at(sizes)
-        if length <= tiling.rows:
-            continue  # a single tile is the whole
-        bounds = [(0, extent) for extent in tiling.extents(length)] if by_extent else tiling.bounds(length)
+    tiles = Tiling.extents if rule.scope is not Scope.ONE_TILE else Tiling.bounds
+    different = [(sizes, op.length.at(sizes)) for sizes in op.of_different_shapes(chosen, look)]
+    cut = [(sizes, length) for sizes, length in different if length > tiling.rows]  # else a single tile is the whole
+    if sum(tiling.count(length) for _, length in cut) > most_asked and rule.scope is Scope.ONE_TILE:
+        most_asked = FEW_ASKED  # all cannot be asked for: these are to find a size that is refused
+    asked = 0
+    for sizes, length in cut:
+        look()
         whole = op.at(sizes)
-        for start, stop in bounds:
+        for tile in tiles(tiling, length):
             asked += 1
-            slab = Slab(op.axis, start, stop)
+            slab = Slab(op.axis, *((0, tile) if isinstance(tile, int) else tile))
             if asked > most_asked or not is_op_on_parts(whole, slice_op(whole, slab), slab):
                 return sizes
     return None
@@ -251,6 +275,8 @@ def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict
         sizes = each.sizes
         if each.name == op.length.symbol:
             sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
+        elif rule_of(*op.op.key).items_apart and op.axis == op.read_axis == 0 and each.name not in op.length.names:
+            sizes = sizes[:: max(1, len(sizes) - 1)]  # the least and the most say it of those between
         elif not op.depends_on(each.name):
             sizes = sizes[:1]
         elif rule_of(*op.op.key).product is ProductKind.STACK and op.only_counts_matrices(each.name):

@@ -10,7 +10,8 @@ import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph, Op
-from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import make_problem, tensor_ids
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
@@ -27,9 +28,23 @@ class LoopEstimate:
     tilings: Sequence[Tiling]
     profile: Profile
 
-    @cached_property
+    @property
     def peak_bytes(self) -> int:
         """The most that is held at once, in the order of the ops."""
+        return self._judged[1].peak
+
+    @property
+    def held_at_peak(self) -> dict[str, int]:
+        """The bytes of each tensor that a step holds which holds most; of those that share a buffer the first."""
+        graph, plan = self._judged
+        step = plan.memory_bytes[0].index(plan.peak)
+        alive = {each.storage: each.tensor for each in reversed(plan.instances) if each.birth <= step <= each.death}
+        ids = tensor_ids(graph)
+        return {graph.tensors[ids[at]].name: graph.tensors[ids[at]].size_bytes for at in alive.values()}
+
+    @cached_property
+    def _judged(self) -> tuple[Graph, Plan]:
+        """The model with its loops, and what the judge says of its ops in their order."""
         graph = self.sized.view.graph
         owner = {op: number for number, region in enumerate(self.regions) for op in region.own}
         last = {number: max(region.own) for number, region in enumerate(self.regions)}
@@ -43,7 +58,7 @@ class LoopEstimate:
                 ops.append((op, self.profile.ops[number]))
             elif last[region] == number:
                 ops.append(self._loop(region))
-        return _peak(graph, self.profile, _in_turn(ops))
+        return _judge(graph, self.profile, _in_turn(ops))
 
     def _loop(self, number: int) -> tuple[Op, OpCost]:
         graph, region = self.sized.view.graph, self.regions[number]
@@ -111,8 +126,8 @@ def _in_turn(ops: Sequence[tuple[Op, OpCost]]) -> list[tuple[Op, OpCost]]:
     return ordered
 
 
-def _peak(graph: Graph, profile: Profile, ops: Sequence[tuple[Op, OpCost]]) -> int:
-    """What is held at most by other ops on the tensors of a graph, in this order."""
+def _judge(graph: Graph, profile: Profile, ops: Sequence[tuple[Op, OpCost]]) -> tuple[Graph, Plan]:
+    """What the judge says of other ops on the tensors of a graph, in this order."""
     used = sorted({tensor for op, _ in ops for tensor in (*op.inputs, *op.outputs)} | set(graph.model_inputs))
     new = {old: number for number, old in enumerate(used)}
     producer = {tensor: at for at, (op, _) in enumerate(ops) for tensor in op.outputs}
@@ -133,4 +148,5 @@ def _peak(graph: Graph, profile: Profile, ops: Sequence[tuple[Op, OpCost]]) -> i
         for op, _ in ops
     )
     small = Graph(moved, tensors, graph.weights)
-    return baseline(make_problem(small, msgspec.structs.replace(profile, ops=tuple(cost for _, cost in ops)))).peak
+    problem = make_problem(small, msgspec.structs.replace(profile, ops=tuple(cost for _, cost in ops)))
+    return small, baseline(problem)

@@ -6,12 +6,14 @@ the same length for every size, at the same places, so that the ops of the body 
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from remat_cli.base.clock import go_on
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.windows import WindowTiles
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
@@ -22,15 +24,29 @@ PROBE = 2  # parts: the second of them is what rules are asked for, so that a wr
 
 @dataclass(frozen=True)
 class SizedView:
-    """A model at its largest sizes, and every tensor's dimensions for all sizes."""
+    """A model at its largest sizes, and every tensor's dimensions for all sizes.
+
+    Whatever goes through all of it asks `look` from time to time, which ends it once the time for that is over.
+    """
 
     view: ModelView
     dims: Mapping[str, tuple[Dim, ...]]
+    look: Callable[[], None] = field(default=go_on, compare=False)
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
         """The op that makes each tensor."""
         return {name: op for op, names in enumerate(self.view.makes) for name in names if name}
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Each tensor that is made as a number: those made first are the least."""
+        return {name: place for place, name in enumerate(self.by_place)}
+
+    @cached_property
+    def by_place(self) -> tuple[str, ...]:
+        """The tensors that are made, by their numbers."""
+        return tuple(sorted(self.makers, key=lambda name: (self.makers[name], name)))
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
@@ -44,7 +60,10 @@ class SizedView:
 
     def units_of(self, region: LoopRegion) -> int:
         """How long the axis along which a region is cut is at the largest sizes."""
-        lengths = ((self.dims[name][axis], self.view.tensors[name].shape[axis]) for name, axis in region.axes.items())
+        shapes = (
+            (dims, self.view.tensors[name].shape) for name, dims in self.dims.items() if name in self.view.tensors
+        )
+        lengths = (pair for dims, shape in shapes for pair in zip(dims, shape, strict=True))
         return next(length for dim, length in lengths if dim == region.length)
 
     def axes_of(self, name: str) -> list[tuple[Dim, int]]:
@@ -52,6 +71,18 @@ class SizedView:
         shape = self.view.tensors[name].shape
         found = [(dim, axis) for axis, dim in enumerate(self.dims.get(name, ())) if dim.terms]
         return sorted(found, key=lambda each: (-shape[each[1]], each[1]))
+
+    @cached_property
+    def known_needs(self) -> dict[tuple[int, int, Dim], dict[int, int] | None]:
+        """What `needs` said before: it is asked of the same op from many tensors."""
+        return {}
+
+    def needs(self, op: int, axis: int, length: Dim) -> dict[int, int] | None:
+        """By position the axis of what a part of an op reads in part; None where the part is not the op on parts."""
+        asked = op, axis, length
+        if asked not in self.known_needs:
+            self.known_needs[asked] = _needs(self, *asked)
+        return self.known_needs[asked]
 
 
 @dataclass
@@ -114,9 +145,12 @@ def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *
     With `copies` what ops outside read too is made again inside, if that is cheap.
     """
     region = LoopRegion(cut[0], axes={name: cut[1]})
-    open_names = [name]
-    while open_names:
-        current = open_names.pop()
+    waiting, met = [-sized.places[name]], 1  # the last in the model first; how many of the cut tensors were looked at
+    while waiting:
+        sized.look()
+        current = sized.by_place[-heapq.heappop(waiting)]
+        if _is_inside(sized, region, current):
+            continue
         maker = sized.makers[current]
         readers = sized.view.readers[current]
         is_new = maker not in region.ops or any(reader in region.copies for reader in readers)
@@ -132,8 +166,10 @@ def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *
                 return None
         if not _is_inside(sized, region, current):
             return None  # an op that runs again outside reads it: it would have to be whole
-        found = (each for each in region.axes if each in large and not _is_inside(sized, region, each))
-        open_names = sorted(found, key=lambda each: (sized.makers[each], each))
+        read_again = sized.view.reads[maker] if is_copied else ()
+        for each in large.intersection((*itertools.islice(region.axes, met, None), *read_again)) & region.axes.keys():
+            heapq.heappush(waiting, -sized.places[each])
+        met = len(region.axes)
     return region
 
 
@@ -144,7 +180,7 @@ def _is_inside(sized: SizedView, region: LoopRegion, name: str) -> bool:
 
 def _is_read_outside(sized: SizedView, region: LoopRegion, name: str) -> bool:
     """Whether an op reads a tensor that does not run in the loop only; what copies read is made again as well."""
-    return any(reader not in region.own for reader in sized.view.readers[name])
+    return any(reader not in region.ops or reader in region.copies for reader in sized.view.readers[name])
 
 
 def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
@@ -154,7 +190,7 @@ def _add(sized: SizedView, region: LoopRegion, op: int, axis: int) -> bool:
         return True
     if view.facts[op].why_not_repeatable:
         return False
-    needs = _needs(sized, op, axis, region.length)
+    needs = sized.needs(op, axis, region.length)
     if needs is None:
         return False
     region.ops.add(op)
@@ -187,7 +223,7 @@ def _add_reader(sized: SizedView, region: LoopRegion, op: int, name: str) -> boo
     for length, axis in sized.axes_of(made):
         if length != region.length:
             continue
-        needs = _needs(sized, op, axis, length)
+        needs = sized.needs(op, axis, length)
         places = [place for place, each in enumerate(view.reads[op]) if each == name]
         if needs is not None and all(needs.get(place) == region.axes[name] for place in places):
             return _add(sized, region, op, axis)

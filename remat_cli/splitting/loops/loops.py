@@ -109,6 +109,7 @@ class _Writer:
         for node in own if region.windows is not None else ():
             node.resize_inputs(0)  # tiles have copies
         for value, result in new_of.items():
+            self._values[value.name] = result  # what later regions read
             result.name, value.name = value.name, f"{prefix}tile/{value.name}"
             result.shape = self._opaque(result.name or "")
         if bound is None or whole is None:

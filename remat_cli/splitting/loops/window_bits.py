@@ -13,12 +13,12 @@ from math import prod
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import SizeFamily
-from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling
+from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, kind_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.window_estimate import whole_up_to
 from remat_cli.splitting.loops.window_regions import sliced_part
-from remat_cli.splitting.loops.windows import ROWS, Part, PartOp, TileForm
-from remat_cli.splitting.rules.record import WindowKind
+from remat_cli.splitting.loops.windows import ROWS, Changed, Part, PartOp, TileForm
+from remat_cli.splitting.rules.record import Scope, WindowKind
 from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab
 
@@ -31,12 +31,13 @@ def window_refusal(
 ) -> tuple[int, Sizes] | None:
     """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
     whole = whole_up_to(sized, region, tiling)
-    for op in sorted(region.ops):
+    for op in _told_apart(sized, region):
         known = SizedOp.of(sized, region, op)
         choices = _choices(known, region, family)
         if prod(map(len, choices)) > most_asked:
             return op, dict(family.corners[0])  # asking for all, in vain, would take long
         for chosen in itertools.product(*choices):
+            sized.look()
             sizes = {**family.fixed, **{each.name: size for each, size in zip(family.ranges, chosen, strict=True)}}
             units = region.length.at(sizes)
             if units <= whole:
@@ -48,12 +49,36 @@ def window_refusal(
     return None
 
 
+def _told_apart(sized: SizedView, region: LoopRegion) -> list[int]:
+    """Ops of the region, but of those that rules look at alike, of which tiles read and make the same rows, only one.
+
+    Of ops that do the same to each element the rules say the same.
+    """
+    windows = present(region.windows, "the windows of a loop")
+    works: dict[int, list[PartOp]] = {}
+    for form in windows.forms:
+        for work in form.ops:
+            works.setdefault(work.op, []).append(work)
+    found: dict[object, int] = {}
+    for op in sorted(region.ops):
+        known = SizedOp.of(sized, region, op)
+        parts = tuple((tuple(sorted(w.needs.items())), w.makes, w.asked, w.attributes, w.constants) for w in works[op])
+        rule = sized.view.rules[op]
+        is_by_element = rule.elements is not None and rule.scope is Scope.EVERY_SIZE
+        kind = rule.cut if is_by_element else kind_of(sized, op)
+        found.setdefault((kind, known.inputs, known.outputs, str(parts)), op)
+    return sorted(found.values())
+
+
 def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[int, ...]]:
     """Sizes that decide: all of those that say how many rows there are, and the ends of others that do not matter.
 
-    How wide a picture is matters to products of matrices, and to means, which may be of all of it.
+    How wide a picture is matters to products of matrices, to means, which may be of all of it, and where the runtime
+    chooses the padding.
     """
-    minds_width = rule_of(*op.op.key).windows is WindowKind.WIDTH
+    rule, auto_pad = rule_of(*op.op.key), op.op.text("auto_pad", "NOTSET")
+    is_by_rows = rule.windows in (WindowKind.BESIDE, WindowKind.ROWS) or rule.scope is Scope.EVERY_SIZE
+    minds_width = not is_by_rows or auto_pad not in ("NOTSET", "VALID")
     return [
         tuple(each.sizes)
         if each.name in region.length.names or (minds_width and op.depends_on(each.name))
@@ -81,7 +106,9 @@ def _is_part_same(sized: SizedView, view: OpView, work: PartOp, form: TileForm, 
     if asked is None:
         return False
     sliced = sliced_part(sized, work.op, asked, view)
-    if sliced is None or tuple(sorted(sliced.attributes.items())) != work.attributes or sliced.constants:
+    if sliced is None or tuple(sorted(sliced.attributes.items())) != work.attributes:
+        return False
+    if Changed.all_of(sliced) != work.constants:
         return False
     needs = {
         at: None if shape is None or at not in work.needs else _fitting(work.needs[at], units, shape[ROWS])

@@ -26,6 +26,15 @@ def window_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: 
     return max(_Tile(sized, form, bounds).most(profile) for form, bounds in kinds)
 
 
+def kernel_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: Profile) -> int:
+    """The most that a kernel takes for itself in a tile of the largest size: as much of what it takes for all rows."""
+    windows = present(region.windows, "the windows of a loop")
+    rows = min(tiling.rows, sized.units_of(region))
+    works = ((work, sized.view.tensors[sized.view.makes[work.op][0]].shape[ROWS]) for work in windows.inner.ops)
+    shares = ((work.op, work.makes.slab(ROWS, (0, rows), length).extent / length) for work, length in works)
+    return max(int(profile.ops[op].workspace_bytes * min(1.0, share)) for op, share in shares)
+
+
 def whole_up_to(sized: SizedView, region: LoopRegion, tiling: Tiling) -> int:
     """The most units for which the ops as they are hold no more than a tile, with what is around it, of the largest."""
     windows = present(region.windows, "the windows of a loop")

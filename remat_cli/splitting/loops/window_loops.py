@@ -114,6 +114,9 @@ class _Branch:
         twin = body.copy(self.prefix, node)
         for at, value in enumerate(reads):
             twin.replace_input_with(at, value)
+        for each in work.constants:
+            name = f"{body.prefix}constant/{each.position}/{each.dtype[1:]}/{'_'.join(map(str, each.array.ravel()))}"
+            twin.replace_input_with(each.position, body.numbers.weight(name, each.array))
         twin.attributes.update({each.name: each for each in ir.convenience.convert_attributes(dict(work.attributes))})
         self.nodes.append(twin)
         for name, made in zip(view.makes[work.op], twin.outputs, strict=True):

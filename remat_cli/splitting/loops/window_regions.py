@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
+from remat_cli.splitting.loops.levels import between, hides_some, levels_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
-from remat_cli.splitting.loops.windows import ROWS, Demand, relabels_blocks, window_tiles
+from remat_cli.splitting.loops.windows import ROWS, Demand, NotAlike, relabels_blocks, window_tiles
 from remat_cli.splitting.rules.table import rule_of, slice_op
+from remat_cli.splitting.rules.window import kernel_of, windows_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
 
 LEAST_UNITS = 6
@@ -20,42 +22,56 @@ def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> 
     found, used = list[LoopRegion](), set(taken)
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
-        if sized.makers[name] in used:
-            continue
-        ops = _around(sized, name, large, used)
-        region = None if ops is None else _region(sized, ops)
-        if region is not None and is_closed(sized, region):
+        sized.look()
+        region = None if sized.makers[name] in used else _grown(sized, name, large, used)
+        if region is not None:
             found.append(region)
             used |= region.ops
     return found
 
 
-def _around(sized: SizedView, name: str, large: Collection[str], used: Collection[int]) -> set[int] | None:
-    """Ops that make or read large tensors in touch with one, and all that lie between them; None where some cannot."""
-    ops, waiting = set[int](), [name]
+def _grown(sized: SizedView, name: str, large: Collection[str], used: Collection[int]) -> LoopRegion | None:
+    """The largest region around a tensor whose tiles are alike; ops of which they are not are left whole."""
+    barred = set(used)
+    while sized.makers[name] not in barred:
+        sized.look()
+        ops = _around(sized, name, large, barred)
+        found = _region(sized, ops) if any(sized.view.rules[op].windows is not None for op in ops) else None
+        if not isinstance(found, NotAlike):
+            is_worth_it = found is not None and is_closed(sized, found) and hides_some(sized, found, large)
+            return found if is_worth_it else None
+        barred.add(found.op)
+    return None
+
+
+def _around(sized: SizedView, name: str, large: Collection[str], barred: Collection[int]) -> set[int]:
+    """Ops that make or read large tensors in touch with one, and all that lie between them.
+
+    Where an op that stays whole reads some of them and is read by others, those behind it are not among them.
+    """
+    view, makers = sized.view, sized.makers
+    touching = _touching(sized, {name}, large, barred)
+    levels = levels_of(sized, touching, lambda op: op not in barred and runs_in_rows(sized, op))
+    own = {op for op, level in levels.items() if level == levels.get(makers[name])}
+    near = _touching(sized, {name}, large, set(range(len(view.ops))) - own) & own
+    return between(sized, near, own)
+
+
+def _touching(sized: SizedView, names: Collection[str], large: Collection[str], barred: Collection[int]) -> set[int]:
+    """Ops that can run in tiles and make or read large tensors, each in touch with one of these through others."""
+    ops, waiting, seen = set[int](), list(names), set(names)
     while waiting:
         current = waiting.pop()
         near = {sized.makers[current], *sized.view.readers[current]} if current in sized.makers else set()
-        more = {op for op in near if op not in used and _runs_in_tiles(sized, op)} - ops
+        more = {op for op in near - ops if op not in barred and runs_in_rows(sized, op)}
         ops |= more
-        touched = {each for op in more for each in (*sized.view.reads[op], *sized.view.makes[op])}
-        waiting += [each for each in touched & set(large) if each != current]
-    # ops that need some of these and are needed by some
-    view, after, before = sized.view, set(ops), set(ops)
-    span = range(min(ops, default=0), max(ops, default=-1) + 1)
-    for op in span:
-        if any(sized.makers.get(name) in after for name in view.reads[op]):
-            after.add(op)
-    for op in reversed(span):
-        if any(reader in before for name in view.makes[op] if name for reader in view.readers[name]):
-            before.add(op)
-    between = (after & before) - ops
-    if any(op in used or not _runs_in_tiles(sized, op) for op in between):
-        return None
-    return ops | between or None
+        touched = {each for op in more for each in (*sized.view.reads[op], *sized.view.makes[op])} & set(large) - seen
+        seen |= touched
+        waiting += touched
+    return ops
 
 
-def _runs_in_tiles(sized: SizedView, op: int) -> bool:
+def runs_in_rows(sized: SizedView, op: int) -> bool:
     """Whether an op can run in tiles along rows at the largest sizes."""
     view = sized.view
     made = next((name for name in view.makes[op] if name), "")
@@ -63,21 +79,19 @@ def _runs_in_tiles(sized: SizedView, op: int) -> bool:
     if len(extents) <= ROWS or not sized.dims[made][ROWS].terms or view.facts[op].why_not_repeatable:
         return False
     spec = view.ops[op]
-    if rule_of(*spec.key).windows is None and not relabels_blocks(spec, made in view.blocked):
-        return False
-    is_told = spec.text("auto_pad", "NOTSET") == "NOTSET" and not spec.integer("ceil_mode", 0)
-    if not is_told or spec.integer("channels_last", 0) or extents[ROWS] < LEAST_UNITS:
+    if spec.integer("channels_last", 0) or extents[ROWS] < LEAST_UNITS:
         return False
     third = extents[ROWS] // 3
     return sliced_part(sized, op, Slab(ROWS, third, extents[ROWS] - third)) is not None
 
 
-def _region(sized: SizedView, ops: set[int]) -> LoopRegion | None:
-    """The region of some ops; None where its tiles are not alike."""
+def _region(sized: SizedView, ops: set[int]) -> LoopRegion | NotAlike | None:
+    """The region of some ops, or one whose tiles are not alike; None where there are too few rows."""
     view = sized.view
     made = [name for op in sorted(ops) for name in view.makes[op] if name]
     lengths = {name: tensor.shape[ROWS] for name, tensor in view.tensors.items() if len(tensor.shape) > ROWS}
-    coarsest = min(made, key=lambda name: lengths[name])
+    read = (name for op in sorted(ops) for name in view.reads[op] if name in lengths and sized.dims[name][ROWS].terms)
+    coarsest = min((*made, *read), key=lambda name: lengths[name])
     units = lengths[coarsest]
     exits = [name for name in made if name in sized.kept or any(each not in ops for each in view.readers[name])]
     ratios = {name: round(lengths[name] / units) for name in exits}
@@ -85,8 +99,8 @@ def _region(sized: SizedView, ops: set[int]) -> LoopRegion | None:
         return None
     demand = Demand(ROWS, tuple(sorted(ops)), view.reads, view.makes, lambda op, slab: sliced_part(sized, op, slab))
     tiles = window_tiles(demand, ratios, units, lengths)
-    if tiles is None:
-        return None
+    if isinstance(tiles, NotAlike):
+        return tiles
     length: Dim = sized.dims[coarsest][ROWS]
     return LoopRegion(length, ops, axes=dict.fromkeys(made, ROWS), windows=tiles)
 
@@ -97,14 +111,15 @@ def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None)
     if relabels_blocks(spec, any(name in view.blocked for name in (*view.reads[op], *view.makes[op]) if name)):
         return of_first(spec, slab, slab)
     sliced = slice_op(spec, slab)
-    if sliced is None or not rule_of(*spec.key).has_windows or slab.stop < spec.output_shape[ROWS]:
+    is_last = slab.stop == spec.output_shape[ROWS]
+    if sliced is None or not is_last or not rule_of(*spec.key).has_windows or "pads" not in sliced.attributes:
         return sliced
     # the last rows of an op with windows: it reads to the end, and pads there as the whole does. How many rows no
     # window looks at, there or in the padding, depends on the size; there are as many windows
     need, pads = present(sliced.needs[0], "a slab of what a window reads"), sliced.attributes["pads"]
     assert isinstance(pads, tuple)
     spatial = len(pads) // 2
-    after = (spec.integers("pads") or (0,) * len(pads))[spatial]
+    after = windows_of(spec, kernel_of(spec))[0].after
     changed = tuple(int(after if at == spatial else pad) for at, pad in enumerate(pads))
     longest = need._replace(stop=spec.input_shape(0)[ROWS])
     return replace(sliced, needs=(longest, *sliced.needs[1:]), attributes={**sliced.attributes, "pads": changed})

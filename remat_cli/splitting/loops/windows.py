@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, Value, hull
+import numpy as np
+import numpy.typing as npt
+
+from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, Value, hull
 
 BLOCKED_RANK = 4
 ROWS = 2  # the axis of rows, or of the one line that windows move along
@@ -49,6 +52,27 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """A constant that an op of a tile reads in place of the model's, by position."""
+
+    position: int
+    dtype: str
+    shape: Shape
+    data: bytes
+
+    @property
+    def array(self) -> npt.NDArray[np.generic]:
+        """Its numbers."""
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+    @classmethod
+    def all_of(cls, sliced: Sliced) -> tuple[Changed, ...]:
+        """Those that a rule says."""
+        arrays = sorted(sliced.constants.items())
+        return tuple(cls(at, array.dtype.str, array.shape, array.tobytes()) for at, array in arrays)
+
+
+@dataclass(frozen=True)
 class PartOp:
     """An op of a tile: what it reads in part by position, what it makes, and what of that is asked for."""
 
@@ -57,6 +81,7 @@ class PartOp:
     makes: Part
     asked: Part
     attributes: tuple[tuple[str, Value], ...]
+    constants: tuple[Changed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +107,13 @@ class WindowTiles:
 
 
 @dataclass(frozen=True)
+class NotAlike:
+    """An op of which two tiles of one kind are not the same op on parts, a unit apart."""
+
+    op: int
+
+
+@dataclass(frozen=True)
 class Demand:
     """Ops to be cut along an axis: ascending, with what they read and make, and how one is cut at some sizes."""
 
@@ -91,21 +123,21 @@ class Demand:
     makes: Sequence[Sequence[str]]
     slicer: Slicer
 
-    def tile(self, wanted: Mapping[str, Slab]) -> Cut | None:
-        """What each op of a tile makes, from the last to the first; None where one cannot be cut so."""
+    def tile(self, wanted: Mapping[str, Slab]) -> Cut | NotAlike:
+        """What each op of a tile makes, from the last to the first; or an op that cannot be cut so."""
         inside = {name for op in self.ops for name in self.makes[op] if name}
         held, works = dict(wanted), list[Work]()
         for op in reversed(self.ops):
             asked = hull(held[name] for name in self.makes[op] if name in held)
             sliced = None if asked is None else self.slicer(op, asked)
-            if asked is None or sliced is None or sliced.constants or not sliced.makes.contains(asked):
-                return None
+            if asked is None or sliced is None or not sliced.makes.contains(asked):
+                return NotAlike(op)
             works.append((op, asked, sliced))
             for name, need in zip(self.reads[op], sliced.needs, strict=True):
                 if need is not None and need.axis != self.axis:
-                    return None
+                    return NotAlike(op)
                 if name in inside and need is None:
-                    return None
+                    return NotAlike(op)
                 if name in inside and need is not None:
                     held[name] = need.hull(held.get(name))
         return tuple(reversed(works)), held
@@ -113,29 +145,33 @@ class Demand:
 
 def window_tiles(
     demand: Demand, exits: Mapping[str, int], units: int, lengths: Mapping[str, int]
-) -> WindowTiles | None:
-    """The three kinds of tiles, as two of each, a unit apart, show them; None where they are not alike.
+) -> WindowTiles | NotAlike:
+    """The three kinds of tiles, as two of each, a unit apart, show them; or an op that is not alike in both.
 
     `exits` says how many positions of each exit there are per unit, `lengths` how long each tensor is.
     """
     low, high = units // 3, units - units // 3
     bounds: tuple[tuple[int | None, int | None], ...] = ((None, high), (low, high), (low, None))
-    forms = tuple(_form(demand, exits, each, lengths) for each in bounds)
-    first, inner, last = forms
-    return None if first is None or inner is None or last is None else WindowTiles(first, inner, last)
+    forms: list[TileForm] = []
+    for each in bounds:
+        form = _form(demand, exits, each, lengths)
+        if isinstance(form, NotAlike):
+            return form
+        forms.append(form)
+    return WindowTiles(*forms)
 
 
 def _form(
     demand: Demand, exits: Mapping[str, int], bounds: tuple[int | None, int | None], lengths: Mapping[str, int]
-) -> TileForm | None:
+) -> TileForm | NotAlike:
     """One kind of tile; a bound is None where the tile is at an end."""
     cuts: list[Cut] = []
     for less in (1, 0):
         starts = {name: 0 if bounds[0] is None else per_unit * (bounds[0] - less) for name, per_unit in exits.items()}
         stops = {name: lengths[name] if bounds[1] is None else n * (bounds[1] - less) for name, n in exits.items()}
         cut = demand.tile({name: Slab(demand.axis, starts[name], stops[name]) for name in exits})
-        if cut is None:
-            return None
+        if isinstance(cut, NotAlike):
+            return cut
         cuts.append(cut)
     return _Pair(demand, bounds, lengths).form(*cuts)
 
@@ -148,15 +184,20 @@ class _Pair:
     bounds: tuple[int | None, int | None]
     lengths: Mapping[str, int]
 
-    def form(self, one: Cut, other: Cut) -> TileForm | None:
-        """What both do; None where they differ by more than the unit."""
+    def form(self, one: Cut, other: Cut) -> TileForm | NotAlike:
+        """What both do; or an op by which they differ by more than the unit."""
         (works, held), (later, held_later) = one, other
-        ops = tuple(self._op(*pair) for pair in zip(works, later, strict=True))
-        holds = {name: self._part(name, held[name], held_later[name]) for name in held}
-        known = {name: part for name, part in holds.items() if part is not None}
-        if len(known) < len(holds) or any(op is None for op in ops):
-            return None
-        return TileForm(tuple(op for op in ops if op is not None), known)
+        ops: list[PartOp] = []
+        known: dict[str, Part] = {}
+        for pair in zip(works, later, strict=True):
+            op = self._op(*pair)
+            made = [name for name in self.demand.makes[pair[0][0]] if name in held]
+            parts = [self._part(name, held[name], held_later[name]) for name in made]
+            if op is None or None in parts:
+                return NotAlike(pair[0][0])
+            ops.append(op)
+            known |= {name: part for name, part in zip(made, parts, strict=True) if part is not None}
+        return TileForm(tuple(ops), known)
 
     def _op(self, one: Work, other: Work) -> PartOp | None:
         (op, asked, sliced), (_, asked_later, later) = one, other
@@ -168,9 +209,11 @@ class _Pair:
         needs = {at: self._part(read[at], *pair) for at, pair in pairs.items()}
         known = {at: part for at, part in needs.items() if part is not None}
         makes, wanted = self._part(made, sliced.makes, later.makes), self._part(made, asked, asked_later)
-        if makes is None or wanted is None or len(known) < len(needs) or sliced.attributes != later.attributes:
+        constants = Changed.all_of(sliced)
+        is_same = sliced.attributes == later.attributes and constants == Changed.all_of(later)
+        if makes is None or wanted is None or len(known) < len(needs) or not is_same:
             return None
-        return PartOp(op, known, makes, wanted, tuple(sorted(sliced.attributes.items())))
+        return PartOp(op, known, makes, wanted, tuple(sorted(sliced.attributes.items())), constants)
 
     def _part(self, name: str, slab: Slab | None, moved: Slab | None) -> Part | None:
         """Where a tile's rows begin and end, by its bounds; None where not all of a tensor's end is there."""

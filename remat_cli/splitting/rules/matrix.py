@@ -1,10 +1,10 @@
 """Slicing rules of matrix products: a part has the bits of the whole where the kernels allow."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, broadcast_need
@@ -64,6 +64,9 @@ class Product(NamedTuple):
 def has_same_bits(whole: Product, part: Product, first_column: int, threads: int) -> bool:
     """Whether a part, whose columns begin at `first_column` of the whole, has its bits on up to `threads` threads."""
     counts = range(1, threads + 1)
+    is_same_matrix = whole.matrices > 1 and part == whole._replace(matrices=part.matrices)
+    if is_same_matrix and all(_sharers(whole, count) == _sharers(part, count) for count in counts):
+        return True  # as many threads share each matrix, and cut it in the same way
     if min(whole.columns, part.columns) == 1 or _may_run_by_row(part, counts) or _may_run_by_row(whole, counts):
         return False
     if whole.depth <= RUN:
@@ -160,6 +163,8 @@ class Factors:
 
     def shapes(self, op: OpView) -> tuple[Shape, ...]:
         """The factors' shapes as stacks of matrices."""
+        if not any(self.leads):
+            return tuple(op.input_shape(place) for place in self.places)
         stored = zip(self.places, self.stored_axes(op), strict=True)
         return tuple(tuple(op.input_shape(place)[axis] for axis in axes) for place, axes in stored)
 
@@ -238,6 +243,8 @@ def _needs(op: OpView, slab: Slab, factors: Factors) -> tuple[Slab | None, ...] 
 
 def _as_stored(op: OpView, factors: Factors, needs: tuple[Slab | None, ...]) -> tuple[Slab | None, ...]:
     """The same by the axes along which the factors are stored."""
+    if not any(factors.leads):
+        return needs
     found = list(needs)
     for place, axes in zip(factors.places, factors.stored_axes(op), strict=True):
         need = found[place]
@@ -269,7 +276,8 @@ def _product(left: Shape, right: Shape, factors: Factors) -> Product:
     is_turned = factors.is_turned
     depth, rows = left[-2:] if is_turned[0] else (left[-1], left[-2])
     columns = right[-2] if is_turned[1] else right[-1]
-    batch = math.prod(np.broadcast_shapes(left[:-2], right[:-2]))
+    pairs = itertools.zip_longest(left[-3::-1], right[-3::-1], fillvalue=1)
+    batch = math.prod(max(pair) if min(pair) else 0 for pair in pairs)
     if not is_turned[0] and not any(factors.leads) and math.prod(right[:-2]) == 1:
         rows, batch = rows * math.prod(left[:-2]), 1
     return Product(rows, columns, depth, batch, is_turned[0], factors.is_scaled)

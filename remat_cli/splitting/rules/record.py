@@ -33,6 +33,7 @@ class WindowKind(Enum):
     BESIDE = "at no window, but they run in such tiles beside ops that do"
     ROWS = "at windows of rows, of which bits do not depend on how wide a picture is"
     WIDTH = "at windows, and bits depend on how wide a picture is"
+    SPREAD = "at no window, but each row is spread over several, and bits depend on how wide a picture is"
 
 
 class ProductKind(Enum):
@@ -69,7 +70,10 @@ class SliceRule:
     each channel by itself, also in blocks. `reads_all_channels`: each channel of the result reads all of the input's.
     `takes_one_for_copies`: has the same bits with one number as with a tensor of copies of it. `moves_numbers`: results
     are numbers of what is read first. `open_length`: what a computed shape may say of a length that it leaves open.
-    `is_resize`: may be written as picking rows and columns and mixing them.
+    `is_resize`: may be written as picking rows and columns and mixing them. `reads_no_constants`: asks for shapes and
+    attributes only, so that what it says of an op holds for the same op with other weights. `whole_in_loops`: why it is
+    not cut where sizes vary, though it is at one size; else it is. `items_apart`: what is said of items of a batch
+    holds for any of them, and where it holds for small items it does for larger ones.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -88,6 +92,9 @@ class SliceRule:
     takes_one_for_copies: bool = False
     moves_numbers: bool = False
     is_resize: bool = False
+    reads_no_constants: bool = False
+    whole_in_loops: str = ""
+    items_apart: bool = False
 
     @property
     def has_windows(self) -> bool:

@@ -90,7 +90,10 @@ def expansion(op: OpView, slab: Slab) -> Sliced | None:
     source, target = op.input_shape(0), op.output_shape
     axis = slab.axis - (len(target) - len(source))
     is_read = axis >= 0 and source[axis] > 1
-    if is_read and open_axes(op).get(slab.axis) == REPEATED:
+    wanted = op.constant(1)
+    said = (1,) * len(target) if wanted is None else (*(1,) * (len(target) - wanted.size), *map(int, wanted.ravel()))
+    is_left_open = wanted is not None and said[slab.axis] == REPEATED
+    if is_read and (is_left_open or open_axes(op).get(slab.axis) == REPEATED):
         return Sliced((Slab(axis, slab.start, slab.stop), None), slab)
     if not op.weights[1]:
         return None

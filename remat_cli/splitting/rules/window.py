@@ -13,7 +13,7 @@ from remat_cli.splitting.rules.conv_channels import (
     channels_of_transposed,
 )
 from remat_cli.splitting.rules.matrix import element_type, is_same_product
-from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
+from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, of_first
 
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
 
@@ -78,6 +78,11 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
 def batch_only(op: OpView, slab: Slab) -> Sliced | None:
     """Global pooling and normalisations over all of an image: one batch item never looks at another."""
     return of_first(op, slab, slab) if slab.axis == 0 else None
+
+
+def kernel_of(op: OpView) -> Shape:
+    """How far a window of a convolution or of pooling reaches along each spatial axis, in elements that it looks at."""
+    return op.integers("kernel_shape") or op.input_shape(1)[SPATIAL:]
 
 
 def windows_of(op: OpView, kernel: tuple[int, ...], first: int = SPATIAL) -> tuple[OpWindow, ...]:

@@ -1,11 +1,12 @@
 """Splittings proposed for a budget: regions of consecutive ops, and whole models in bands, the cheaper first."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from remat_cli.base.clock import endless
 from remat_cli.core.schedule.splits import Region, RegionFacts
 from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
@@ -48,7 +49,7 @@ class SplitProposal:
 class SplitProposer:
     """Proposes splittings of one model for many budgets; `fixed_bytes` are held beside everything in reports.
 
-    `banding_seconds` have gone into the search for bands.
+    `banding_seconds` have gone into the search for bands. No proposal takes more seconds than are `left`.
     """
 
     timeline: TensorTimeline
@@ -57,10 +58,11 @@ class SplitProposer:
     fixed_bytes: int
     forbidden: frozenset[str] = frozenset()
     banding_seconds: float = 0.0
+    left: Callable[[], float] = endless
 
     def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
         """Proposes what fits `free_bytes` (fixed part left out): at most one of each form, likely cheaper first."""
-        regions = self._regions.propose(free_bytes)
+        regions = self._regions.propose(free_bytes, self.left())
         found = [] if regions is None else [self._of_regions(regions)]
         if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
             return tuple(found)
@@ -68,7 +70,7 @@ class SplitProposer:
         left = max(LEAST_SECONDS, BANDS_SHARE * self.limits.seconds - self.banding_seconds)
         if len(self.timeline.order) > BANDED_PER_SECOND * left:
             return tuple(found)
-        banded = self._bands.propose(free_bytes, began + min(left, self.limits.seconds))
+        banded = self._bands.propose(free_bytes, began + min(left, self.limits.seconds, self.left()))
         self.banding_seconds += time.monotonic() - began
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
@@ -76,7 +78,7 @@ class SplitProposer:
 
     def capped(self, most_bytes: int, free_bytes: int) -> tuple[SplitProposal, ...]:
         """Splittings in which no tensor should be larger than that, the cheaper first."""
-        ends = time.monotonic() + max(LEAST_SECONDS, self.limits.seconds)
+        ends = time.monotonic() + max(LEAST_SECONDS, min(self.limits.seconds, self.left()))
         return tuple(self._of_bands(found, free_bytes) for found in self._bands.capped(most_bytes, ends))
 
     def obstacle(self, floor_op: int | None, free_bytes: int) -> SplitObstacle | None:

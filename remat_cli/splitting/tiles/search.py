@@ -5,6 +5,7 @@ region of consecutive ops that fits in tiles. Regions share nothing but the tens
 the sum of its regions' added time.
 """
 
+import math
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,12 +76,12 @@ class SplitSearch:
     ends: float = 0.0
     stuck: int | None = None
 
-    def propose(self, free_bytes: int) -> Proposal | None:
+    def propose(self, free_bytes: int, most_seconds: float = math.inf) -> Proposal | None:
         """Finds regions that fit `free_bytes` (fixed part left out) at the least added time; None where none do.
 
         `stuck` is then the position of the step that neither fits nor lies in any region that does.
         """
-        self.ends = time.monotonic() + self.limits.seconds
+        self.ends = time.monotonic() + min(self.limits.seconds, most_seconds)
         path = self._shortest_path(free_bytes)
         if path is None:
             return None
@@ -103,7 +104,7 @@ class SplitSearch:
                 continue
             if memory[position] <= free_bytes:
                 _improve(best, position + 1, here[0], here[1])
-            for stop in ends.get(position, ()):
+            for stop in ends.get(position, ()) if time.monotonic() < self.ends else ():
                 region = self._cheapest(position, stop, free_bytes)
                 if region is not None:
                     _improve(best, stop, here[0] + region.cost.added_ns, (*here[1], region))

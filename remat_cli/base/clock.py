@@ -1,0 +1,92 @@
+"""The time that a user gives to a search, which every stage of it looks at."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+
+class SearchOver(Exception):
+    """The time for a search is over: whoever began a part of it goes on with what was found."""
+
+
+def go_on() -> None:
+    """Never ends anything: the look at the clock of whoever has none."""
+
+
+def endless() -> float:
+    """The seconds that are left to whoever has no clock."""
+    return math.inf
+
+
+@dataclass
+class SearchClock:
+    """Counts the seconds of a search since it began, but for runs of the model, which take as long as they take.
+
+    `now` tells the time. All parts of one search share one clock, or have parts of it, whose `whole` it is. `has_cut`
+    tells that some part ended, or was not begun, because time was over.
+    """
+
+    seconds: float = math.inf
+    now: Callable[[], float] = time.monotonic
+    whole: SearchClock | None = None
+    has_cut: bool = field(init=False, default=False)
+    _began: float = field(init=False)
+    _ran: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        """It runs from the first moment on."""
+        self._began = self.now()
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, of the whole too; never negative."""
+        own = max(0.0, self.seconds - (self.now() - self._began - self._ran))
+        return own if self.whole is None else min(own, self.whole.left)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none are left."""
+        return self.left <= 0.0
+
+    def share(self, share: float) -> SearchClock:
+        """A clock from now on for a share of what is left."""
+        return SearchClock(share * self.left, self.now, self)
+
+    def cut(self) -> None:
+        """Note that time was too short for something."""
+        self.has_cut = True
+        if self.whole is not None:
+            self.whole.cut()
+
+    def ends(self) -> bool:
+        """Whether a part that could go on, or begin, must not; that is noted."""
+        if self.is_over:
+            self.cut()
+        return self.is_over
+
+    def look(self) -> None:
+        """Go on, as long as there is time.
+
+        Raises:
+            SearchOver: there is none.
+        """
+        if self.ends():
+            raise SearchOver
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """While a model runs, for which the search waits, its time does not pass."""
+        began = self.now()
+        try:
+            yield
+        finally:
+            self._add(self.now() - began)
+
+    def _add(self, seconds: float) -> None:
+        self._ran += seconds
+        if self.whole is not None:
+            self.whole._add(seconds)

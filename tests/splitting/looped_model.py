@@ -1,0 +1,112 @@
+"""A small model as loops see it: dimensions for all sizes, regions in tiles, and both models run at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from remat_cli.compiling.search.family_dims import small_sizes
+from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.sizes import SizeFamily
+from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
+from remat_cli.splitting.loops.batch_regions import find_batches
+from remat_cli.splitting.loops.known_shapes import with_known_shapes
+from remat_cli.splitting.loops.learn_dims import learn_dims
+from remat_cli.splitting.loops.loop_bits import Tiling, refusal
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
+from remat_cli.splitting.loops.loops import looped
+from remat_cli.splitting.loops.window_bits import window_refusal
+from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.tiles.view import view_model
+from tests.helpers import observe, to_bytes
+
+Feeds = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class LoopedModel:
+    """A model with named dimensions, not optimised, and the sizes that it shall run at."""
+
+    model: onnx.ModelProto
+    family: SizeFamily
+    least_bytes: int = 0
+    along_batch: bool = False
+
+    @cached_property
+    def named(self) -> ir.Model:
+        """The model, each node with a name."""
+        found = ir.from_proto(self.model)
+        for at, node in enumerate(found.graph):
+            node.name = node.name or f"{node.op_type}_{at}"
+        return found
+
+    def feeds(self, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
+        """Inputs of some sizes."""
+        rng, found = np.random.default_rng(seed), {}
+        for value in self.model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            shape = [sizes[dim.dim_param] if dim.dim_param else dim.dim_value for dim in dims]
+            kind = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            found[value.name] = (rng.standard_normal(shape) * 3).astype(kind)
+        return found
+
+    def _graph_at(self, model: ir.Model, sizes: Mapping[str, int]):
+        feeds = self.feeds(sizes)
+        types = tuple(
+            TensorType(ir.DataType.from_numpy(each.dtype).name.lower(), each.shape) for each in feeds.values()
+        )
+        return to_graph(model, {**observe(model, feeds), INPUTS: types})
+
+    @cached_property
+    def sized(self) -> SizedView:
+        """The model at its largest sizes, with dimensions for all."""
+        every = [self.family.corners[0], *small_sizes(self.family)]
+        graphs = [(sizes, self._graph_at(self.named, sizes)) for sizes in every]
+        measured = [(sizes, {each.name: each.shape for each in graph.tensors}) for sizes, graph in graphs]
+        dims = self.family.unified(learn_dims(self.named, graphs[0][1], measured))
+        lean = with_known_shapes(self.named, dims, self.family)
+        graph = graphs[0][1] if lean is self.named else self._graph_at(lean, every[0])
+        return SizedView(view_model(lean, graph, 1), dims)
+
+    @cached_property
+    def regions(self) -> list[LoopRegion]:
+        """Regions that loops find."""
+        if self.along_batch:
+            return find_batches(self.sized, self.least_bytes)
+        loops = find_loops(self.sized, self.least_bytes)
+        return [*loops, *find_windows(self.sized, self.least_bytes, {op for region in loops for op in region.ops})]
+
+    @property
+    def cut(self) -> set[str]:
+        """Types of the ops that run in loops."""
+        return {self.sized.view.graph.ops[op].op_type for region in self.regions for op in region.ops}
+
+    def refusals(self, rows: int) -> Iterator[str]:
+        """Names of ops whose tiles of so many rows may have other bits."""
+        for region in self.regions:
+            look = refusal if region.windows is None else window_refusal
+            found = look(self.sized, region, Tiling(rows), self.family)
+            if found is not None:
+                yield self.sized.view.graph.ops[found[0]].name
+
+    def check(self, all_sizes: Sequence[Mapping[str, int]], rows: int) -> None:
+        """In tiles of so many rows, proved, it has the bits of the whole at all sizes, one after another."""
+        assert not list(self.refusals(rows))
+        written = looped(self.sized, self.regions, [Tiling(rows) for _ in self.regions]).model
+        sessions = [session_of(to_bytes(each)) for each in (self.named, written)]
+        for at, sizes in enumerate(all_sizes):
+            whole, ours = (session.run(None, self.feeds(sizes, at)) for session in sessions)
+            assert all(one.tobytes() == other.tobytes() for one, other in zip(whole, ours, strict=True)), sizes
+
+
+def session_of(data: bytes) -> ort.InferenceSession:
+    """A session that runs just these ops."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,73 @@
+"""Why loops leave a tensor whole: the message names the op, and the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
+from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.loops.loop_estimate import LoopEstimate
+from remat_cli.splitting.loops.obstacles import lengths_along, what_is_whole, why_whole
+from tests.helpers import NOWHERE
+from tests.splitting.looped_model import LoopedModel
+from tests.splitting.test_looped_models import PICTURE, Build, squeezed
+
+
+def averaged(build: Build) -> str:
+    return build.op("GlobalAveragePool", build.op("Relu", build.conv("x", 8, 3)))
+
+
+def padded_by_itself(build: Build) -> str:
+    """Strides leave out two rows of three, and the runtime cuts some off at both ends."""
+    own = {"auto_pad": "SAME_UPPER", "strides": [3, 3], "kernel_shape": [1, 1]}
+    return build.op("Conv", build.conv("x", 8, 3), build.normal(4, 8, 1, 1), **own)
+
+
+def suppressed(build: Build) -> str:
+    boxes = build.op("Transpose", build.op("Reshape", build.conv("x", 4, 3), build.weight([1, 4, -1])), perm=[0, 2, 1])
+    scores = build.op("Reshape", build.conv("x", 1, 3), build.weight([1, 1, -1]))
+    found = build.op("NonMaxSuppression", boxes, scores, build.weight(np.array([4])))
+    return build.op("Cast", found, to=1)
+
+
+def looped(make) -> LoopedModel:
+    build = Build()
+    return LoopedModel(
+        build.model(PICTURE, make(build)), SizeFamily((SizeRange("h", 16, 96, 8), SizeRange("w", 16, 80, 8)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "op_type", "reason"),
+    [
+        (averaged, "GlobalAveragePool", "(GlobalAveragePool) reads all of it: along no length that varies"),
+        (padded_by_itself, "Conv", "(Conv) makes all of it at once: how it pads by auto_pad=SAME_UPPER depends on"),
+        (suppressed, "NonMaxSuppression", "(NonMaxSuppression) reads all of it, and nothing is known of parts of it"),
+    ],
+)
+def test_the_op_and_the_reason_are_named(make, op_type, reason):
+    sized = looped(make).sized
+    op = max(at for at, each in enumerate(sized.view.graph.ops) if each.op_type == op_type)
+    name = sized.view.makes[op][0] if "makes" in reason else sized.view.reads[op][0]
+    assert not lengths_along(sized, op)
+    assert f"op '{sized.view.graph.ops[op].name}' {reason}" in (why_whole(sized, [], name) or "")
+
+
+def test_outputs_and_what_does_not_vary_are_told_apart():
+    sized = looped(averaged).sized
+    assert why_whole(sized, [], "y") == "it is a model output"
+    fixed = next(name for name, shape in sized.dims.items() if name != "y" and not any(dim.terms for dim in shape))
+    assert why_whole(sized, [], fixed) == "none of its lengths varies"
+
+
+def test_what_is_whole_beside_loops_is_told():
+    """A channel is weighted by its mean, for which what it is made from is whole: 16 channels of 96 x 80."""
+    model = looped(squeezed)
+    costs = tuple(OpCost(op.name, 1) for op in model.sized.view.graph.ops)
+    profile = Profile("cpu", "", NOWHERE, costs, 0, 0)
+    estimate = LoopEstimate(model.sized, model.regions, [Tiling(8) for _ in model.regions], profile)
+    told = what_is_whole(estimate) or ""
+    assert "(480.00 KiB) must exist whole: op 'GlobalAveragePool" in told
+    assert sum(estimate.held_at_peak.values()) <= estimate.peak_bytes

@@ -1,0 +1,261 @@
+"""Loops cut what tiles of one size cut: ops of many kinds over ranges of sizes, with the bits of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
+from tests.splitting.looped_model import LoopedModel
+
+Nodes = list[onnx.NodeProto]
+RELU = helper.make_node("Relu", ["a"], ["b"])
+
+
+class Build:
+    """Nodes one after the other, each reading what the one before makes, and their weights."""
+
+    def __init__(self) -> None:
+        self.nodes: Nodes = []
+        self.weights: list[onnx.TensorProto] = []
+        self._rng = np.random.default_rng(0)
+
+    def weight(self, array: Sequence[int] | np.ndarray, kind: type = np.int64) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(array, kind), name))
+        return name
+
+    def normal(self, *shape: int) -> str:
+        return self.weight(self._rng.standard_normal(shape) / 4, np.float32)
+
+    def op(self, op_type: str, *reads: str, **attributes: object) -> str:
+        made = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, list(reads), [made], name=f"{op_type}_{made}", **attributes))
+        return made
+
+    def conv(self, read: str, made: int, channels: int, kernel: int = 3, **attributes: object) -> str:
+        attributes = {"pads": [kernel // 2] * 4} | attributes
+        return self.op("Conv", read, self.normal(made, channels, kernel, kernel), **attributes)
+
+    def model(self, dims: Sequence[str | int], last: str, opset: int = 17) -> onnx.ModelProto:
+        self.nodes.append(helper.make_node("Identity", [last], ["y"], name="last"))
+        ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)]
+        outs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        graph = helper.make_graph(self.nodes, "g", ports, outs, self.weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+Make = Callable[[Build], str]
+PICTURE = (1, 3, "h", "w")
+
+
+def auto_padded(mode: str, stride: int) -> Make:
+    """As tf2onnx and Paddle write it: a convolution and a pool that pad as they see fit."""
+
+    def make(build: Build) -> str:
+        made = build.op("Relu", build.conv("x", 8, 3))
+        own = {"auto_pad": mode, "kernel_shape": [2, 2], "strides": [stride] * 2}
+        beside = build.op("MaxPool", made, **own)
+        made = build.op("Conv", made, build.normal(8, 8, 2, 2), **own)
+        return build.conv(build.op("Concat", made, beside, axis=1), 4, 16)
+
+    return make
+
+
+def spread(kernel: int, stride: int, **attributes: object) -> Make:
+    """The head of a detector: convolutions, and two that enlarge."""
+
+    def make(build: Build) -> str:
+        made = build.op("Relu", build.conv("x", 8, 3, strides=[2, 2]))
+        own = {"strides": [stride] * 2, **attributes}
+        made = build.op("ConvTranspose", made, build.normal(8, 8, kernel, kernel), **own)
+        made = build.op("Relu", build.op("BatchNormalization", made, *(build.weight(np.ones(8), np.float32),) * 4))
+        return build.op("Sigmoid", build.op("ConvTranspose", made, build.normal(8, 1, kernel, kernel), **own))
+
+    return make
+
+
+def resized(mode: str, coordinates: str, **attributes: object) -> Make:
+    def make(build: Build) -> str:
+        made = build.conv("x", 8, 3)
+        half = build.op("MaxPool", made, kernel_shape=[2, 2], strides=[2, 2])
+        own = {"mode": mode, "coordinate_transformation_mode": coordinates, **attributes}
+        twice = build.op("Resize", half, "", build.weight([1, 1, 2, 2], np.float32), **own)
+        return build.conv(build.op("Add", made, twice), 4, 8)
+
+    return make
+
+
+def resized_to_sizes(build: Build) -> str:
+    """As torch writes `interpolate(x, size=y.shape[2:])`."""
+    made = build.conv("x", 8, 3)
+    half = build.op("MaxPool", made, kernel_shape=[2, 2], strides=[2, 2])
+    rows = build.op("Slice", build.op("Shape", made), build.weight([2]), build.weight([4]))
+    sizes = build.op(
+        "Concat", build.op("Slice", build.op("Shape", half), build.weight([0]), build.weight([2])), rows, axis=0
+    )
+    own = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    twice = build.op("Resize", half, "", "", sizes, **own)
+    return build.conv(build.op("Add", made, twice), 4, 8)
+
+
+def pooled(op_type: str, **attributes: object) -> Make:
+    def make(build: Build) -> str:
+        made = build.op("Relu", build.conv("x", 8, 3))
+        made = build.op(op_type, made, **({"kernel_shape": [3, 3], "strides": [2, 2]} | attributes))
+        return build.conv(made, 4, 8)
+
+    return make
+
+
+def squeezed(build: Build) -> str:
+    """Each channel is weighted by its mean: what makes it is whole for that, and all behind it is not."""
+    made = build.conv(build.op("Relu", build.conv("x", 16, 3)), 16, 16)
+    mean = build.op("Sigmoid", build.conv(build.op("GlobalAveragePool", made), 16, 16, 1))
+    made = build.op("Add", build.op("Mul", made, mean), made)
+    return build.conv(build.op("Relu", build.conv(made, 16, 16)), 4, 16)
+
+
+def padded(mode: str) -> Make:
+    """As keras and GANs write it: a Pad of its own before each convolution."""
+
+    def make(build: Build) -> str:
+        made = build.conv("x", 8, 3)
+        pads = build.weight([0, 0, 1, 1, 0, 0, 1, 1])
+        made = build.op("Relu", build.op("Pad", made, pads, mode=mode))
+        return build.conv(made, 4, 8, pads=[0] * 4)
+
+    return make
+
+
+def blocked(op_type: str) -> Make:
+    """Pixels into channels, or back, between convolutions."""
+
+    def make(build: Build) -> str:
+        made = build.op(op_type, build.conv("x", 16, 3), blocksize=2)
+        return build.conv(made, 4, 64 if op_type == "SpaceToDepth" else 4)
+
+    return make
+
+
+def dilated(build: Build) -> str:
+    made = build.op("Relu", build.conv("x", 8, 3, dilations=[2, 2], pads=[2] * 4))
+    return build.conv(made, 4, 8, strides=[2, 2], dilations=[3, 3], pads=[3] * 4)
+
+
+STEPS = SizeRange("h", 8, 96, 8), SizeRange("w", 8, 40, 8)
+CASES: dict[str, tuple[Make, str]] = {
+    **{
+        f"{mode} {stride}": (auto_padded(mode, stride), "Conv")
+        for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")
+        for stride in (1, 2)
+    },
+    "spread 2": (spread(2, 2), "ConvTranspose"),
+    "spread 4": (spread(4, 4), "ConvTranspose"),
+    "spread 4 by 2": (spread(4, 2, pads=[1] * 4), "ConvTranspose"),
+    "spread 3 by 2": (spread(3, 2, pads=[1] * 4, output_padding=[1, 1]), "ConvTranspose"),
+    "spread 3 by 1": (spread(3, 1, pads=[1] * 4), "ConvTranspose"),
+    "spread dilated": (spread(2, 2, dilations=[2, 2]), "ConvTranspose"),
+    "nearest asymmetric": (resized("nearest", "asymmetric", nearest_mode="floor"), "Resize"),
+    "nearest half_pixel": (resized("nearest", "half_pixel"), "Resize"),
+    "linear half_pixel": (resized("linear", "half_pixel"), "Resize"),
+    "linear asymmetric": (resized("linear", "asymmetric"), "Resize"),
+    "linear pytorch": (resized("linear", "pytorch_half_pixel"), "Resize"),
+    "to sizes": (resized_to_sizes, "Resize"),
+    "max ceil": (pooled("MaxPool", ceil_mode=1), "MaxPool"),
+    "average ceil": (pooled("AveragePool", ceil_mode=1), "AveragePool"),
+    "average padded": (pooled("AveragePool", pads=[1] * 4, count_include_pad=1), "AveragePool"),
+    "squeezed": (squeezed, "Conv"),
+    "pad constant": (padded("constant"), "Pad"),
+    "pad reflect": (padded("reflect"), "Pad"),
+    "pad edge": (padded("edge"), "Pad"),
+    "depth": (blocked("DepthToSpace"), "DepthToSpace"),
+    "space": (blocked("SpaceToDepth"), "SpaceToDepth"),
+    "dilated": (dilated, "Conv"),
+}
+SEQUENCE = [{"h": h, "w": w} for h, w in ((96, 40), (16, 8), (8, 8), (96, 40), (88, 24), (48, 16), (72, 40), (64, 32))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pictures_in_rows_have_the_bits_of_the_whole(name):
+    make, wanted = CASES[name]
+    build = Build()
+    looped = LoopedModel(build.model(PICTURE, make(build)), SizeFamily(STEPS))
+    assert wanted in looped.cut
+    looped.check(SEQUENCE, rows=4)
+
+
+def of_pictures(build: Build) -> str:
+    """A classifier: convolutions, a mean over each picture, and a product."""
+    made = build.op("Relu", build.conv("x", 16, 3))
+    made = build.op("Relu", build.conv(build.op("MaxPool", made, kernel_shape=[2, 2], strides=[2, 2]), 16, 16))
+    made = build.op("Flatten", build.op("GlobalAveragePool", made))
+    return build.op("Gemm", made, build.normal(16, 10))
+
+
+def normalised(build: Build) -> str:
+    made = build.conv("x", 16, 3)
+    ones = build.weight(np.ones(16), np.float32)
+    return build.conv(build.op("Relu", build.op("InstanceNormalization", made, ones, ones)), 4, 16)
+
+
+def recurrent(op_type: str, gates: int) -> Make:
+    """Words [batch, length, 8], as exporters write it: transposed, a recurrent layer, and back."""
+
+    def make(build: Build) -> str:
+        made = build.op("Transpose", "x", perm=[1, 0, 2])
+        weights = build.normal(1, gates * 16, 8), build.normal(1, gates * 16, 16)
+        made = build.op("Squeeze", build.op(op_type, made, *weights, hidden_size=16), build.weight([1]))
+        made = build.op("MatMul", made, build.normal(16, 8))
+        return build.op("Tanh", build.op("Transpose", made, perm=[1, 0, 2]))
+
+    return make
+
+
+def attention(build: Build) -> str:
+    query, key, value = (build.op("MatMul", "x", build.normal(8, 8)) for _ in range(3))
+    scores = build.op("MatMul", query, build.op("Transpose", key, perm=[0, 2, 1]))
+    return build.op("MatMul", build.op("MatMul", build.op("Softmax", scores), value), build.normal(8, 8))
+
+
+def pooled_by_attention(build: Build) -> str:
+    """One column: how much each word counts, of which a mean is made."""
+    hidden = build.op("Tanh", build.op("MatMul", "x", build.normal(8, 64)))
+    shares = build.op("Softmax", build.op("MatMul", hidden, build.normal(64, 1)), axis=1)
+    return build.op("MatMul", build.op("Transpose", shares, perm=[0, 2, 1]), hidden)
+
+
+BATCHES = {
+    "pictures": (of_pictures, ("b", 3, 16, 16), {"Conv", "GlobalAveragePool", "Flatten", "Gemm"}),
+    "normalised": (normalised, ("b", 3, 16, 16), {"Conv", "InstanceNormalization"}),
+    "LSTM": (recurrent("LSTM", 4), ("b", 12, 8), {"LSTM", "MatMul", "Tanh"}),
+    "GRU": (recurrent("GRU", 3), ("b", 12, 8), {"GRU", "MatMul", "Tanh"}),
+    "attention": (attention, ("b", 12, 8), {"MatMul", "Softmax"}),
+    "one column": (pooled_by_attention, ("b", 12, 8), {"MatMul", "Softmax", "Tanh"}),
+    "pictures of any size": (of_pictures, ("b", 3, "h", "w"), {"Conv", "GlobalAveragePool", "Flatten", "Gemm"}),
+    "attention of any length": (attention, ("b", "n", 8), {"MatMul", "Softmax"}),
+    "one column of any length": (pooled_by_attention, ("b", "n", 8), {"MatMul", "Softmax", "Tanh"}),
+}
+RANGES = {
+    "b": SizeRange("b", 1, 12),
+    "h": SizeRange("h", 8, 24, 8),
+    "w": SizeRange("w", 8, 24, 8),
+    "n": SizeRange("n", 1, 24),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_items_of_a_batch_have_the_bits_of_the_whole(name):
+    make, dims, wanted = BATCHES[name]
+    build = Build()
+    family = SizeFamily(tuple(RANGES[dim] for dim in dims if isinstance(dim, str)))
+    looped = LoopedModel(build.model(dims, make(build)), family, along_batch=True)
+    assert wanted <= looped.cut
+    rng = np.random.default_rng(0)
+    sizes = [{each.name: int(rng.choice(each.sizes)) for each in family.ranges} for _ in range(6)]
+    low, high = ({each.name: each.sizes[at] for each in family.ranges} for at in (0, -1))
+    looped.check([high, low, *sizes, low, high], rows=2)
