@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field
+.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-compile-memory
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,10 @@ bench-paging-simulated: $(STAMP)  ## networks of a thesis on a V100 that page to
 
 bench-weight-paging: $(STAMP)  ## models whose weights are more than the budget, run beside the plain ones, five minutes
 	$(BIN)/python -m bench.weight_paging --write
+
+bench-compile-memory: $(STAMP)  ## memory of compiling beside that of a session on the model, rows that are missing, an hour
+	$(BIN)/python -m bench.compile_memory
+	$(BIN)/python -m bench.compile_memory --write
 
 bench-eager: $(STAMP)  ## peak of plain training steps beside that of eager execution, a minute
 	$(BIN)/python -m bench.eager_memory > $(RESULTS)/eager_memory.md

@@ -14,6 +14,9 @@ from remat_cli.base.units import format_bytes
 
 USER_MISTAKES = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
+INLINE_LIMIT_BYTES = 3 * 2**29
+"""1.5 GiB: weights above this go to a file beside the model, since protobuf cannot hold 2 GiB."""
+
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file so that, after a kill at any moment, the old one or the new one is there, never half.

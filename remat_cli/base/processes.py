@@ -61,6 +61,9 @@ def total_memory_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
+WORTH_A_PROCESS_BYTES = 2**28
+"""256 MiB: where a model has so many weights, what opens it does so in a process of its own, and maps them."""
+
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 Tell: TypeAlias = Callable[..., None]

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from remat_cli.base.files import sha256
 from remat_cli.compiling.facts import known_facts_of
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.onnx_io.read.interface import Interface
-from remat_cli.onnx_io.read.load import prepare_optimized, save
+from remat_cli.onnx_io.read.load import prepare_optimized, save_work
 from remat_cli.onnx_io.read.open_sizes import with_only_these_sizes
 from remat_cli.runtime.sessions.session import optimize
 
@@ -42,16 +41,25 @@ class OptimisedAs:
 AS_BOUND = OptimisedAs()
 
 
-def optimise(model: Any, conditions: Conditions, work: Path, optimised_as: OptimisedAs = AS_BOUND) -> Path:
+@dataclass(frozen=True)
+class Optimised:
+    """A reference model on disk, and the hash of its contents."""
+
+    path: Path
+    sha256: str
+
+
+def optimise(model: Any, conditions: Conditions, work: Path, optimised_as: OptimisedAs = AS_BOUND) -> Optimised:
     """The reference model on disk, in canonical form: optimised until the runtime finds nothing more to change.
 
     One pass may leave something for the next, and a default session would do that to the rewritten model, plan or not.
     """
     current, raw, reference = work / "normalised.onnx", work / "optimised.onnx", work / "reference.onnx"
-    save(model if optimised_as.ports is None else with_only_these_sizes(model, optimised_as.ports), current)
-    known = sha256(current)
+    known = save_work(
+        model if optimised_as.ports is None else with_only_these_sizes(model, optimised_as.ports), current
+    )
     if not optimised_as.passes:
-        save(prepare_optimized(current, model), reference)
+        known = save_work(prepare_optimized(current, model), reference)
     for _ in range(optimised_as.passes):
         optimize(
             current,
@@ -61,16 +69,15 @@ def optimise(model: Any, conditions: Conditions, work: Path, optimised_as: Optim
             conditions.custom_ops,
             conditions.run_seconds,
         )
-        save(prepare_optimized(raw, model), reference)
-        current, before, known = reference, known, sha256(reference)
+        current, before, known = reference, known, save_work(prepare_optimized(raw, model), reference)
         if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled
             break
-    return reference
+    return Optimised(reference, known)
 
 
-def digest_of(path: Path, conditions: Conditions, optimised_as: OptimisedAs = AS_BOUND) -> str:
+def digest_of(found: Optimised, conditions: Conditions, optimised_as: OptimisedAs = AS_BOUND) -> str:
     """The hash of an optimised model; what is known of one whose file leaves sizes open holds for the asked ones."""
-    digest = sha256(path)
+    digest = found.sha256
     if conditions.family is None and optimised_as.ports is None:
         return digest
     sizes = sorted(conditions.dims.items())

@@ -28,7 +28,15 @@ from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
-from remat_cli.onnx_io.read.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, save, state_file
+from remat_cli.onnx_io.read.load import (
+    DimBindings,
+    SourceModel,
+    inputs_of,
+    load,
+    prepare_optimized,
+    save_work,
+    state_file,
+)
 from remat_cli.onnx_io.read.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.read.phases import carry_phases
 from remat_cli.onnx_io.read.seeds import give_seeds
@@ -215,7 +223,7 @@ class _Search:
             return as_given, self.original, (SIZES_HIDDEN.format(refusal),)
         original = self.original
         if original.key not in usual.facts.alike and not self._runs_original():
-            save(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
+            save_work(with_free_sizes(self.source, self.conditions), self.work / "converted.onnx")
             original = as_read(self.original, self.source, self.conditions, self.work / "converted.onnx")
         notes = () if original is self.original else (NOT_RUN.format(self.source.path),)
         if self._has_bits(usual, original):
@@ -265,16 +273,16 @@ class _Search:
         """A form, known from the cache or looked at in a run."""
         source, conditions = self.source, self.conditions
         with refusals_of(source.path, "ONNX Runtime cannot optimise"):
-            path = optimise(with_free_sizes(source, conditions), conditions, folder, optimised_as)
-        reference = as_planned(path, source.ir, written_interface(source, conditions), optimised_as)
-        digest = digest_of(path, conditions, optimised_as)
+            found = optimise(with_free_sizes(source, conditions), conditions, folder, optimised_as)
+        reference = as_planned(found.path, source.ir, written_interface(source, conditions), optimised_as)
+        digest = digest_of(found, conditions, optimised_as)
         facts, seen = known_facts_of(digest, conditions), None
         if facts is None or was_measured_by_a_look(facts, conditions):
             with refusals_of(source.path, "ONNX Runtime fails to run", self._next_step):
-                seen = first_look(path, self.feeds, conditions)
+                seen = first_look(found.path, self.feeds, conditions)
             fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
             facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)
-        return _Found(optimised_as, path, reference, digest, facts, seen)
+        return _Found(optimised_as, found.path, reference, digest, facts, seen)
 
     def _runs_original(self) -> bool:
         """Whether the runtime runs the user's file as it is."""

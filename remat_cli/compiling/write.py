@@ -38,7 +38,7 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import gates_of
 from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
-from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.arena_copies import arena_copies
@@ -100,7 +100,7 @@ def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
     """
     free = tuple(OpCost(op.name, 0) for op in prepared.graph.ops)
     plan = baseline(make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free)))
-    save(_left_alone(prepared, plan, plan.peak).model, path)
+    save_work(_left_alone(prepared, plan, plan.peak).model, path)
     return path
 
 
@@ -253,7 +253,7 @@ def _touched(rewritten: Rewritten, conditions: Conditions, work: Path) -> Touche
     """What a default session makes of the file."""
     with tempfile.TemporaryDirectory(prefix="load_", dir=work) as folder:
         path, loaded = Path(folder) / "written.onnx", Path(folder) / "loaded.onnx"
-        save(rewritten.model, path)
+        save_work(rewritten.model, path)
         level: Level = "extended" if conditions.portable else "all"
         optimize(path, loaded, level, conditions.intra_op_threads, conditions.custom_ops)
         return touched(rewritten.model, loaded)

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from remat_cli.onnx_io.read.load import DimBindings, load
 from remat_cli.onnx_io.write.packed import ENTRY, PackedWeights, packed_weights, packing_signature
 from remat_cli.onnx_io.write.save import save
-from remat_cli.runtime.sessions.packing import PackingJob, save_packed
+from remat_cli.runtime.sessions import apart
+from remat_cli.runtime.sessions.packing import PackingJob, lean_form, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
 
 SIZE = 512
@@ -121,3 +122,18 @@ def test_a_signature_tells_which_weights_are_packed_how():
     same.graph[0].name = "renamed"
     other.graph[2].attributes["transB"] = ir.AttrInt64("transB", 0)
     assert packing_signature(one) == packing_signature(same) != packing_signature(other)
+
+
+def test_several_sessions_of_a_heavy_model_map_their_copies(files, tmp_path, monkeypatch):
+    settings = SessionSettings()
+    light = tmp_path / "model.onnx"
+    save(model(), light)
+    assert lean_form(light, settings) == light
+    monkeypatch.setattr(apart, "WORTH_A_PROCESS_BYTES", 2 * SQUARE_BYTES)
+    lean = lean_form(light, settings)
+    assert packed_weights(lean).total_bytes == files[2].total_bytes
+    written = lean.stat().st_mtime_ns
+    assert lean_form(light, settings) == lean
+    assert lean.stat().st_mtime_ns == written
+    save(model(), light)  # another model may be there now
+    assert lean_form(light, settings).stat().st_mtime_ns > written

@@ -19,7 +19,7 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Unsupported
 from remat_cli.devices.provider_table import PROVIDERS
-from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.load import save, save_work
 from remat_cli.onnx_io.read.one_op import call_model, model_with_outputs, one_op_model
 from remat_cli.runtime.measure.findings import OpFinding
 from remat_cli.runtime.measure.op_profiler import OpJob, OpRequest, measure_call, measure_ops
@@ -124,7 +124,7 @@ def _values(prepared: Prepared, ops: Sequence[int], folder: Path) -> dict[str, s
             names.append(tensor.name)
     path = folder / "observed.onnx"
     made = {tensor.name for tensor in tensors if tensor.producer is not None}
-    save(model_with_outputs(prepared.reference, graph, [name for name in names if name in made]), path)
+    save_work(model_with_outputs(prepared.reference, graph, [name for name in names if name in made]), path)
     return record_values(path, prepared.feeds, tuple(names), folder)
 
 

@@ -9,7 +9,6 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from remat_cli.base.files import sha256
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.platform import Platform
@@ -18,7 +17,7 @@ from remat_cli.compiling.process.forecast import model_forecast
 from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.profile import profile_model
 from remat_cli.core.values.profile import Profile
-from remat_cli.onnx_io.read.load import inputs_of, prepare_optimized, save
+from remat_cli.onnx_io.read.load import inputs_of, prepare_optimized, save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.ort_rules.forecast import Forecast
 from remat_cli.runtime.sessions.session import optimize
@@ -70,13 +69,13 @@ def _as_given(prepared: Prepared, work: Path) -> Prepared:
         conditions.run_seconds,
     )
     reference = prepare_optimized(raw, prepared.source.ir)
-    save(reference, path)
+    saved_sha256 = save_work(reference, path)
     facts = facts_of(first_look(path, prepared.feeds, conditions), reference, types_of(inputs_of(prepared.source.ir)))
     known = known_dims(reference, to_graph(reference, facts.types), conditions)
     graph = to_graph(reference, facts.types, known)
     # The hash of the file at these sizes: what is measured of it holds for no others.
     sizes = sorted((name, array.shape) for name, array in prepared.feeds.items())
-    digest = hashlib.sha256(f"{sha256(path)} {sizes}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{saved_sha256} {sizes}".encode()).hexdigest()
     return replace(
         prepared,
         reference=reference,

@@ -20,18 +20,18 @@ def prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
     """The model with loops, optimised like the whole one; None where its outputs are not those of the whole one."""
     conditions = whole.conditions
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the loops of"):
-        path = optimise(model, conditions, work, whole.optimised_as)
-    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
-    digest = digest_of(path, conditions, whole.optimised_as)
+        found = optimise(model, conditions, work, whole.optimised_as)
+    reference = as_planned(found.path, model, interface_of(whole.reference), whole.optimised_as)
+    digest = digest_of(found, conditions, whole.optimised_as)
     facts, was_long = known_facts_of(digest, conditions), False
     if facts is None:
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):
-            seen = first_look(path, whole.feeds, conditions)
+            seen = first_look(found.path, whole.feeds, conditions)
         if not have_same_bits(whole.outputs, seen.outputs):
             return None
         facts = _beside(whole, facts_of(seen, reference, whole.facts.types[INPUTS]))
         was_long = facts.relative_time is not None
-    looped_whole = replace(whole, reference=reference, reference_path=path, reference_sha256=digest)
+    looped_whole = replace(whole, reference=reference, reference_path=found.path, reference_sha256=digest)
     return in_place_of(looped_whole, to_graph(reference, facts.types), facts, was_long=was_long)
 
 

@@ -20,11 +20,12 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.read.interface import interface_of
-from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.tiles.build import (
     FILL_SINCE,
@@ -64,18 +65,20 @@ def _prepare_split(
 ) -> Prepared | None:
     """The same, optimised in one way."""
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the tiles of"):
-        path = optimise(model, conditions, work, whole.optimised_as)
-    reference = as_planned(path, model, interface_of(whole.reference), whole.optimised_as)
-    digest = digest_of(path, conditions, whole.optimised_as)
+        found = optimise(model, conditions, work, whole.optimised_as)
+    reference = as_planned(found.path, model, interface_of(whole.reference), whole.optimised_as)
+    digest = digest_of(found, conditions, whole.optimised_as)
     facts = known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
-            facts = _compared(path, whole, conditions, may_reassociate)
+            facts = _compared(found.path, whole, conditions, may_reassociate)
     if facts is None:
         return None
     graph = to_graph(reference, facts.types)
     graph = reordered(graph, tile_order(model, graph))
-    return in_place_of(replace(whole, reference=reference, reference_path=path, reference_sha256=digest), graph, facts)
+    return in_place_of(
+        replace(whole, reference=reference, reference_path=found.path, reference_sha256=digest), graph, facts
+    )
 
 
 def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: bool = False) -> Prepared:
@@ -110,7 +113,7 @@ def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | N
         known = known_facts(cache, facts_scope(conditions), whole.reference_sha256)
     can_be_raised = None if known is None else known.can_be_raised
     if can_be_raised is None:
-        save(raised, work / "raised.onnx")
+        save_work(raised, work / "raised.onnx")
         can_be_raised = _runs_alike(work / "raised.onnx", whole, conditions)
         remember_facts(whole.reference_sha256, conditions, can_be_raised=can_be_raised)
     return raised if can_be_raised else None
@@ -134,8 +137,8 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     pieces = [(step, piece) for step, piece in compared_pieces(tiles.regions) if piece.tensor in known]
     whole_names = {piece.tensor: piece.tensor for _, piece in pieces}
     split_names = {piece.name: piece.tensor for _, piece in pieces}
-    save(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
-    save(with_outputs(tiles.model, view, split_names), work / "split_exposed.onnx")
+    save_work(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
+    save_work(with_outputs(tiles.model, view, split_names), work / "split_exposed.onnx")
     ours = observe(work / "whole_exposed.onnx", whole.feeds, conditions).outputs
     theirs = observe(work / "split_exposed.onnx", whole.feeds, conditions).outputs
     tests = (are_close, are_same_bits) if tiles.may_reassociate else (are_same_bits,)
@@ -170,8 +173,9 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress) -> Profi
 def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
     """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
     conditions = split.conditions
-    models = (beside, split.reference_path)
-    whole_ns, split_ns = time_in_turn(models, split.feeds, default_settings(conditions), progress.advance)
+    settings = default_settings(conditions)
+    models = (lean_form(beside, settings), lean_form(split.reference_path, settings))
+    whole_ns, split_ns = time_in_turn(models, split.feeds, settings, progress.advance)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative

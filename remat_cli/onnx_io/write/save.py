@@ -18,14 +18,14 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from remat_cli.base.files import atomic_path
+from remat_cli.base.files import INLINE_LIMIT_BYTES, atomic_path, sha256
 from remat_cli.base.present import present
+from remat_cli.base.processes import WORTH_A_PROCESS_BYTES
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.mapped import parsed
 from remat_cli.onnx_io.write.contents import Piece, contents, file_pieces, inline, tensors_of, weights_of
 from remat_cli.onnx_io.write.packed import ENTRY, NOTHING_PACKED, PackedWeights
 
-INLINE_LIMIT_BYTES = 3 * 2**29  # 1.5 GiB: protobuf cannot hold 2 GiB
 DATA_FILE_BYTES = 2**25  # 32 MiB: copies of fewer weights at load matter less than a second file to carry around
 SMALL_BYTES = 1024  # weights up to this stay in the model file
 ALIGNMENT = 4096  # lets the runtime map the file instead of reading it
@@ -67,6 +67,26 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
                         path.unlink()
             _keep_open(model, {path})
         _remove(_old_style_data(path), model)
+
+
+def save_work(model: ir.Model, path: Path) -> str:
+    """Write a model for sessions of our own, its weights beside it where they are many: sessions map them.
+
+    The hash that is given back is that of the file with all weights inside, as long as protobuf could hold them there.
+
+    Raises:
+        ConfigError: the path cannot be written.
+        RematError: the disk is full or failed.
+    """
+    count = _bytes_of(_movable(model))
+    is_beside = count >= WORTH_A_PROCESS_BYTES
+    save(model, path, external=is_beside)
+    if not is_beside or count > INLINE_LIMIT_BYTES:
+        return sha256(path)
+    digest = hashlib.sha256()
+    for piece in inline(model):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def wants_data_file(model: ir.Model) -> bool:

@@ -29,6 +29,7 @@ from remat_cli.runtime.sessions._ort import (
     use_shared_arena,
 )
 from remat_cli.runtime.sessions.guard import guarded
+from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
     counted_baseline_bytes,
@@ -109,13 +110,17 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class MeasureJob(msgspec.Struct, frozen=True):
-    """What the measuring process needs to know; `beside` is another model for the same inputs."""
+    """What the measuring process needs to know; `beside` is another model for the same inputs.
+
+    `timed` is the model in the form in which several sessions of it are open at once (None: as it is).
+    """
 
     model: str
     feeds: tuple[PackedArray, ...]
     op_names: tuple[str, ...]
     request: ProfileRequest
     beside: str | None = None
+    timed: str | None = None
 
 
 def measure(
@@ -134,8 +139,10 @@ def measure(
         RuntimeFailure: the runtime refuses or fails to run the model, or did not run an op that was asked for.
         MissingDependency: the device cannot be used.
     """
-    other = None if beside is None else str(beside.resolve())
-    job = MeasureJob(str(path.resolve()), pack_all(feeds), tuple(op_names), request, other)
+    timed, other = (
+        None if each is None else str(lean_form(each.resolve(), request.settings)) for each in (path, beside)
+    )
+    job = MeasureJob(str(path.resolve()), pack_all(feeds), tuple(op_names), request, other, timed)
     return run_fresh(measure_here, job, advance, request.run_seconds)
 
 
@@ -256,7 +263,7 @@ def run_rounds(
     Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there. Their
     first run and the second, which takes the block of the memory pattern, touch fresh pages, so a third one counts.
     """
-    path, request = Path(job.model), job.request
+    path, request = Path(job.timed or job.model), job.request
     with (
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(running(path)),

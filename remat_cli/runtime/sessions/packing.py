@@ -5,7 +5,13 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.runtime.sessions._ort import Advance, import_ort, run_fresh
-from remat_cli.runtime.sessions.session import SessionSettings, open_session, session_options
+from remat_cli.runtime.sessions.apart import is_heavy
+from remat_cli.runtime.sessions.session import (
+    SMALLEST_EXTERNAL_BYTES,
+    SessionSettings,
+    open_session,
+    session_options,
+)
 
 
 class PackingJob(msgspec.Struct, frozen=True):
@@ -24,6 +30,23 @@ def save_packed(job: PackingJob) -> None:
         RuntimeFailure: the runtime refuses the model, or cannot write.
     """
     run_fresh(save_packed_here, job)
+
+
+def lean_form(model: Path, settings: SessionSettings) -> Path:
+    """A file of the same model, of which several sessions hold few pages of their own; itself where it is not heavy.
+
+    Each of them would have packed copies of all weights; from this file it maps them. It stays beside the model.
+
+    Raises:
+        RuntimeFailure: the runtime refuses the model, or cannot write.
+    """
+    if not is_heavy(model) or settings.device != "cpu":
+        return model
+    target = model.with_name(f"{model.stem}.packed.onnx")
+    if not target.exists() or target.stat().st_mtime_ns <= model.stat().st_mtime_ns:
+        plain = SessionSettings(intra_op_threads=1, custom_ops=settings.custom_ops)
+        save_packed(PackingJob(str(model), str(target), SMALLEST_EXTERNAL_BYTES, plain))
+    return target
 
 
 def save_packed_here(job: PackingJob, advance: Advance) -> bool:

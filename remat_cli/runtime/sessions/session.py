@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.files import INLINE_LIMIT_BYTES
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, read_runs, require_counters
@@ -27,6 +28,7 @@ from remat_cli.runtime.sessions._ort import (
     running,
     runtime_errors,
 )
+from remat_cli.runtime.sessions.apart import apart_if_heavy, files_beside, weighs_bytes
 from remat_cli.runtime.sessions.guard import guarded
 from remat_cli.runtime.sessions.providers import (
     UsableDevice,
@@ -208,6 +210,7 @@ def profiled_session(
         runs.extend(read_runs(profile))
 
 
+@apart_if_heavy
 def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettings) -> Observation:
     """Open a session, run it once, and report what happened; nothing is left on disk.
 
@@ -221,6 +224,7 @@ def run_profiled(path: Path, feeds: Mapping[str, Array], settings: SessionSettin
     return observation(runs[0], outputs, path.name)
 
 
+@apart_if_heavy
 def outputs_of(
     path: Path, feeds: Sequence[Mapping[str, Array]], settings: SessionSettings
 ) -> tuple[dict[str, Array], ...]:
@@ -246,19 +250,41 @@ def run_each(
 ) -> list[dict[str, tuple[TensorType, ...]]]:
     """The types of all tensors, as in `Observation`, in runs of one session on several inputs.
 
-    `around` is entered for each run, by its number, so that a failure can say what failed.
+    `around` is entered for the run that failed, by its number, so that it can say what failed.
 
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
-    doing = running(path)
+    seen = _run_in_turn(path, tuple(feeds), settings)
+    if seen.failure is not None:
+        with around(seen.runs):
+            raise seen.failure
+    return list(seen.types)
+
+
+class _SeenInTurn(msgspec.Struct, frozen=True):
+    """How many runs of a session ended well, the types of all tensors in each, and why the next one did not."""
+
+    runs: int
+    types: tuple[dict[str, tuple[TensorType, ...]], ...]
+    failure: RuntimeFailure | None = None
+
+
+@apart_if_heavy
+def _run_in_turn(path: Path, feeds: tuple[Mapping[str, Array], ...], settings: SessionSettings) -> _SeenInTurn:
+    doing, done = running(path), 0
     with profiled_session(path, settings) as (session, runs):
-        for number, group in enumerate(feeds):
-            with around(number), runtime_errors(doing):
-                guarded(partial(run_session, session, group), settings.run_seconds, doing)
-    return [{event.name: event.types for event in run.events} for run in runs]
+        for group in feeds:
+            try:
+                with runtime_errors(doing):
+                    guarded(partial(run_session, session, group), settings.run_seconds, doing)
+            except RuntimeFailure as failure:
+                return _SeenInTurn(done, (), failure)
+            done += 1
+    return _SeenInTurn(done, tuple({event.name: event.types for event in run.events} for run in runs))
 
 
+@apart_if_heavy
 def first_sight(path: Path, feeds: Mapping[str, Array], settings: SessionSettings) -> FirstSight:
     """What one run shows, also where the runtime counts no memory.
 
@@ -308,14 +334,11 @@ def baseline_bytes(events: tuple[ProfileEvent, ...]) -> int:
     return events[0].requested_bytes - events[0].growth_bytes if events else 0
 
 
-LARGEST_SINGLE_FILE = 2**31 - 2**24
-"""Weights above this go to a file beside the model, since a protobuf file ends at 2 GiB."""
-EXTERNAL_DATA_ENTRY = b"\x0a\x08location\x12"
-"""Protobuf for: field 1 (key), 8 bytes, "location", field 2 (value) follows."""
 SMALLEST_EXTERNAL_BYTES = 1024
 """Smaller weights stay inside the model file."""
 
 
+@apart_if_heavy
 def optimize(
     source: Path,
     target: Path,
@@ -328,9 +351,8 @@ def optimize(
 
     `all` includes the CPU's own memory layout (fastest, tied to this kind of CPU), `extended` runs on every CPU,
     `basic` has standard ops only, which other execution providers can run too.
-    Models whose weights lie outside the file, or are too large for one, get `TARGET.data` beside the target. The
-    weights of both models are in memory for the time of the call, which may take so many `seconds`: the runtime
-    computes what is constant.
+    Models whose weights lie outside the file, or are too large for one, get `TARGET.data` beside the target. The call
+    may take so many `seconds`: the runtime computes what is constant.
 
     Raises:
         RuntimeFailure: the runtime refuses the model, takes too long, or cannot write the file.
@@ -338,14 +360,15 @@ def optimize(
     ort = import_ort()
     options = new_options(ort)
     options.graph_optimization_level = _levels(ort)[level]
-    # Nothing runs, and what looks for buffers to use again takes squares of their number.
+    # Nothing runs, so no weights are packed; and what looks for buffers to use again takes squares of their number.
     options.enable_mem_reuse = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
     options.optimized_model_filepath = str(target)
     options.intra_op_num_threads = intra_op_threads
     for library in custom_ops:
         with runtime_errors(f"custom operators {library} do not load"):
             options.register_custom_ops_library(library)
-    if needs_data_file(source):
+    if needs_data_file(source, target):
         add = options.add_session_config_entry
         add("session.optimized_model_external_initializers_file_name", data_file(target).name)
         add("session.optimized_model_external_initializers_min_size_in_bytes", str(SMALLEST_EXTERNAL_BYTES))
@@ -367,27 +390,21 @@ def _levels(ort: Any) -> dict[Level, Any]:
     }
 
 
-def needs_data_file(source: Path) -> bool:
+def needs_data_file(source: Path, target: Path) -> bool:
     """Whether the optimised weights are kept in a file of their own.
 
-    They are when the source's are, or when they are too large for one file. External data is recognised by the entry
-    that every such tensor has in the protobuf file, without parsing it.
+    They are when they are too large for one file, and when the source's are, unless both lie in one folder: then
+    those that stay as they are remain where they are.
 
     Raises:
         RuntimeFailure: the file cannot be read.
     """
     try:
-        if source.stat().st_size >= LARGEST_SINGLE_FILE:
-            return True
-        tail = b""
-        with source.open("rb") as stream:
-            while piece := stream.read(2**24):
-                if EXTERNAL_DATA_ENTRY in tail + piece:
-                    return True
-                tail = piece[-len(EXTERNAL_DATA_ENTRY) :]
+        beside = files_beside(source)
+        is_large = weighs_bytes(source, beside) > INLINE_LIMIT_BYTES
     except OSError as error:
         raise RuntimeFailure(f"{source} cannot be read: {error.strerror}") from None
-    return False
+    return is_large or (bool(beside) and source.absolute().parent != target.absolute().parent)
 
 
 def data_file(target: Path) -> Path:
