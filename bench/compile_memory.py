@@ -98,8 +98,8 @@ def _make(path: Path, mib: int, *, is_beside: bool) -> None:
             helper.make_node("Add", [last, f"b{block}"], [f"x{block}"]),
         ]
         last = f"x{block}"
-    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, ROWS, WIDTH))] for name in ("x", last)]
-    graph = helper.make_graph(nodes, "blocks", *ports, weights)
+    first, end = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, ROWS, WIDTH)) for name in ("x", last))
+    graph = helper.make_graph(nodes, "blocks", [first], [end], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, path, save_as_external_data=is_beside, location="model.onnx.data")
 

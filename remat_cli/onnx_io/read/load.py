@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import onnx
@@ -52,6 +53,8 @@ LOST_METADATA = (
     "from, its PLAN.json, or compile again and let no tool rewrite the file"
 )
 
+Model: TypeAlias = ir.Model
+
 
 @dataclass(frozen=True)
 class SourceModel:
@@ -85,7 +88,7 @@ class SourceModel:
             specs.append(msgspec.structs.replace(spec, shape=tuple(int(str(dim)) for dim in named)))
         return tuple(specs)
 
-    def typed_as(self, optimised: ir.Model) -> SourceModel:
+    def typed_as(self, optimised: Model) -> SourceModel:
         """The model with the types that the runtime found of outputs whose type the file does not say."""
         outputs = zip(self.named.outputs, optimised.graph.outputs, strict=True)
         typed = tuple(replace(port, type=port.type or found.type) for port, found in outputs)

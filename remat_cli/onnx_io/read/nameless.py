@@ -39,7 +39,7 @@ def name_dimensions(model: ir.Model, asked: Collection[str], shapes: Mapping[str
         return dim.value not in asked and (is_no_name(dim.value) or len(sizes.get(dim.value, ())) > 1)
 
     texts = (dim.value for value in inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim))
-    taken, names = {text for text in texts if text is not None}, set()
+    taken, names = {text for text in texts if text is not None}, set[str]()
     for value in inputs:
         dims: list[Dimension] = []
         for axis, dim in enumerate(value.shape or ()):
