@@ -44,8 +44,13 @@ class SearchClock:
     @property
     def left(self) -> float:
         """Seconds that are left, of the whole too; never negative."""
-        own = max(0.0, self.seconds - (self.now() - self._began - self._ran))
-        return own if self.whole is None else min(own, self.whole.left)
+        return max(0.0, self._rest)
+
+    @property
+    def _rest(self) -> float:
+        """Seconds that are left, of the whole too; below zero once they are over."""
+        own = self.seconds - (self.now() - self._began - self._ran)
+        return own if self.whole is None else min(own, self.whole._rest)
 
     @property
     def is_over(self) -> bool:
@@ -62,11 +67,11 @@ class SearchClock:
         if self.whole is not None:
             self.whole.cut()
 
-    def ends(self) -> bool:
-        """Whether a part that could go on, or begin, must not; that is noted."""
-        if self.is_over:
+    def ends(self, grace_seconds: float = 0.0) -> bool:
+        """Whether a part that could go on, or begin, must not, after some seconds of grace; that is noted."""
+        if is_over := self._rest <= -grace_seconds:
             self.cut()
-        return self.is_over
+        return is_over
 
     def look(self) -> None:
         """Go on, as long as there is time.

@@ -9,6 +9,7 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import fixed_bytes_of
 
 ATTEMPTS = 6
+GRACE_SECONDS = 3.0  # after the end of a search: a plan is there, of which little is missing
 MULTIPLE = 1.25  # of its budget, from which on what a form needs is no surcharge
 
 
@@ -35,7 +36,7 @@ def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress
 
     `build` gives the form with the answer it stands for, whose steps it may have put into a better order. One that fits
     under exact options alone is kept only where none is found that fits in every session. For `min` there is nothing to
-    fit into: what the form needs is the budget. Once time is over there is one more attempt at most.
+    fit into: what the form needs is the budget. Once time is over attempts go on for a few seconds at most.
     """
     answer, slack = first, (0,) * len(first.question.problem.memories)
     exact_only: tuple[BudgetAnswer, F] | None = None
@@ -49,7 +50,7 @@ def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress
             return answer, form
         if exact_only is None and not any(excess_bytes(problem, form.peak_bytes)):
             exact_only = answer, form
-        if attempt and search.clock.ends():
+        if attempt and search.clock.ends(GRACE_SECONDS):
             break
         if attempt < ATTEMPTS - 1:
             slack = _tightened(answer, slack, form.needed_bytes)

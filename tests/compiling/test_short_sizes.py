@@ -74,7 +74,7 @@ def compiled(tmp_path_factory) -> Path:
     dims = ("--dim", "batch=1..2", "--dim", f"seq=1..{LONGEST}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REMAT_CACHE_DIR", str(folder / "cache"))
-        arguments = ["compile", str(folder / "encoder.onnx"), "--budget", "35%", *dims, *FIXED]
+        arguments = ["compile", str(folder / "encoder.onnx"), "--budget", "40%", *dims, *FIXED]
         assert main([*arguments, "-o", str(folder / "any.onnx")]) == 0
     return folder / "any.onnx"
 

@@ -53,10 +53,11 @@ def test_weights_outside_the_model_stay_outside(model, tmp_path):
     source = tmp_path / "external" / "m.onnx"
     source.parent.mkdir()
     onnx.save(onnx.load(model), source, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert needs_data_file(source)
-    assert not needs_data_file(model)
     target = tmp_path / "elsewhere" / "o.onnx"
     target.parent.mkdir()
+    assert needs_data_file(source, target)
+    assert not needs_data_file(source, source.with_name("o.onnx"))  # those that stay as they are remain where they are
+    assert not needs_data_file(model, target)
     optimize(source, target, "all", 0)
     assert data_file(target).stat().st_size >= 16 * 3 * 3 * 3 * 4
     feeds = make_feeds([IMAGE], 0)
