@@ -302,4 +302,4 @@ def test_a_weight_that_many_sessions_read_is_there_once(tmp_path):
     before = anonymous_bytes()
     with load(made.path) as plan:
         assert sum("w" in action.segment.weights for action in plan.program.sessions) == 4
-        assert anonymous_bytes() - before < size
+        assert anonymous_bytes() - before < 1.5 * size  # four copies otherwise; malloc may hold what reading it took

@@ -33,7 +33,7 @@ def compiled(capsys, folder: Path, model: str, budget: str, *flags: str) -> tupl
     output = folder / "out.onnx"
     command = ["compile", str(SAMPLES / f"{model}.onnx"), "--budget", budget, "-o", str(output), "--force"]
     capsys.readouterr()
-    code = main([*command, "--format", "json", "-q", "--time-limit", "5s", "--intra-op-threads", "1", *flags])
+    code = main([*command, "--format", "json", "-q", "--time-limit", "20s", "--intra-op-threads", "1", *flags])
     out = capsys.readouterr().out
     return code, json.loads(out) if out else {}, output
 
