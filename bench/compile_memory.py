@@ -24,6 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
 from bench.compiling import ROOT, Row, table_lines
+from remat_cli.runtime.observe.resident import status_bytes
 
 MIB = 2**20
 CASES: tuple[tuple[str, int], ...] = (("inside", 320), ("beside", 320), ("inside", 1216), ("beside", 2432))
@@ -139,11 +140,7 @@ def _children(process: psutil.Popen) -> dict[int, int]:
 
 def _own_bytes(process: int) -> int:
     """Private pages that no file stands behind."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
+    return status_bytes(Path(f"/proc/{process}/status")).get("RssAnon", 0)
 
 
 def misses(row: Row) -> tuple[str, ...]:

@@ -153,28 +153,28 @@ def test_files_own_one_thing():
     assert not too_long, "split these"
 
 
-def test_help_loads_no_heavy_library():
-    script = (
-        "import sys; sys.argv = ['remat', '--help']\n"
-        "from remat_cli.cli import main\n"
-        "try: main()\n"
-        "except SystemExit as stop: assert not stop.code\n"
-        "heavy = {'onnx', 'onnx_ir', 'onnxruntime', 'ortools', 'numba', 'numpy', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+def assert_loads_none_of(heavy, *script):
+    """That a fresh Python has not imported any of these after some lines."""
+    lines = ("import sys", *script, f"heavy = {heavy} & set(sys.modules)", "assert not heavy, heavy")
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_help_loads_no_heavy_library():
+    assert_loads_none_of(
+        {"onnx", "onnx_ir", "onnxruntime", "ortools", "numba", "numpy", "matplotlib"},
+        "sys.argv = ['remat', '--help']",
+        "from remat_cli.cli import main",
+        "try: main()",
+        "except SystemExit as stop: assert not stop.code",
+    )
 
 
 def test_commands_that_search_for_no_plan_load_no_solver():
-    script = (
-        "import sys\n"
-        "import remat_cli.commands.inspect, remat_cli.commands.run, remat_cli.commands.verify\n"
-        "heavy = {'ortools', 'numba', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+    assert_loads_none_of(
+        {"ortools", "numba", "matplotlib"},
+        "import remat_cli.commands.inspect, remat_cli.commands.run, remat_cli.commands.verify",
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_class_name_means_one_thing():

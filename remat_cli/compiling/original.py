@@ -63,7 +63,7 @@ def original_of(
         run_seconds=conditions.run_seconds,
     )
     asked = msgspec.json.encode((conditions.dims, conditions.input_shapes, conditions.seed), order="sorted").decode()
-    fed = "" if conditions.inputs is None else f" {sha256(conditions.inputs)}"
+    fed = f" {sha256(*conditions.all_inputs)}" if conditions.all_inputs else ""
     key = hashlib.sha256(f"{source.sha256} {conditions.optimization} {asked}{fed}".encode()).hexdigest()
     return Original(
         path=path,

@@ -5,7 +5,7 @@ most functions that the checker refuses. It asks the checker itself about every 
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 import onnx
@@ -43,9 +43,7 @@ def checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
     imported = {entry.domain for entry in copy.opset_import}
     for domain in sorted({node.domain for node in all_nodes(graph)} - imported):
         copy.opset_import.append(onnx.helper.make_opsetid(domain, NEWEST_VERSIONS.get(domain, 1)))
-    nodes = in_order(graph.node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    sort_nodes(graph)
     return without_runtime_ops(copy)
 
 
@@ -63,12 +61,15 @@ def without_runtime_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Nodes such that none reads what a later one makes, else as they are; those that wait for each other come last."""
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    wirings = [Wiring(tuple(reads_of(node)), tuple(filter(None, node.output))) for node in nodes]
-    order = ready_order(wirings)
-    return [kept[place] for place in (*order, *sorted(set(range(len(kept))) - set(order)))]
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Have no node read what a later one makes, in place; those that wait for each other come last."""
+    places = range(len(graph.node))
+    order = ready_order([Wiring(tuple(reads_of(node)), tuple(filter(None, node.output))) for node in graph.node])
+    if order == [*places]:
+        return
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(kept[place] for place in (*order, *sorted(set(places) - set(order))))
 
 
 def reads_of(node: onnx.NodeProto) -> Iterator[str]:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import RematError
 from remat_cli.base.present import present
+from remat_cli.onnx_io.read.checking import all_bodies
 from remat_cli.onnx_io.read.wire import LEAST_BYTES, marked, with_contents
 
 PIECE_BYTES: Final = 2**20
@@ -104,7 +105,5 @@ def weights_of(model: ir.Model) -> list[ir.Value]:
 
 def tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Initialisers of a graph and of all graphs in it."""
-    yield from graph.initializer
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        for body in (attribute.g, *attribute.graphs):
-            yield from tensors_of(body)
+    for each in (graph, *all_bodies(graph)):
+        yield from each.initializer

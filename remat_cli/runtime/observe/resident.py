@@ -227,10 +227,13 @@ def held_runs(session: Any, feeds: Mapping[str, Array], held: int) -> Generator[
         yield
 
 
-def status_bytes() -> dict[str, int]:
-    """All that the system says of this process's memory, by the system's names; empty where it says nothing."""
+def status_bytes(status: Path | None = None) -> dict[str, int]:
+    """All that the system says of a process's memory, by the system's names; empty where it says nothing.
+
+    `status` is the file in which it says so; that of this process where it is left out.
+    """
     try:
-        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        lines = (status or STATUS).read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return {}
     pairs = (line.split() for line in lines if line.endswith(" kB"))
