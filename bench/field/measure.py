@@ -94,10 +94,10 @@ def compiled_row(place: Place, ask: str, plain: Row) -> Row:
         told = [Path(word).name if word.endswith(".npz") else word for word in flags]
         row |= {"flags": told, "exit_code": code, "seconds": round(time.monotonic() - started, 1), "said": said}
         row |= {key: report.get(key) for key in KEPT}
+        solution = report.get("solution") or {}
         row |= {
-            "solution": {key: (report.get("solution") or {}).get(key) for key in ("peak_bytes", "baseline_peak_bytes")}
+            "solution": {key: solution.get(key) for key in ("peak_bytes", "baseline_peak_bytes", "overhead_percent")}
         }
-        row |= {"measured_overhead_percent": (report.get("verification") or {}).get("measured_overhead_percent")}
         row |= {"process_bytes": (report.get("asked") or {}).get("process_bytes")}
         if code == 0:
             row["seen"] = _figures(run_program(place, output, use))

@@ -42,7 +42,7 @@ HEAD = (
     "+ %",
     "answer",
 )
-README_HEAD = ("program", "what it does", "its process took", "after", "time", "options of its session")
+README_HEAD = ("program", "what it does", "its process took", "after", "time of the plan", "options of its session")
 
 
 def _told(row: Row) -> str:
@@ -100,7 +100,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         "  *process*: all that it holds at most, the program's own libraries and pictures with it.",
         "- *asked*: a share is one of what planning can change (`--budget 50%`), a share of the process is one of",
         "  *model alone*, given in bytes. *sizes*: `one` size, or the `many` of inputs in turn, as ranges.",
-        "- *model s*: in all runs of the model. *+ %*: what `remat compile` measured, both models in turn.",
+        "- *model s*: in all runs of the model. *+ %*: what the plan adds, by times of its ops.",
         f"- Machine: {machines}; it did other work meanwhile, so seconds are no more than a hint.",
         "",
         *(f"- {line}" for line in summary(plain, tried)),
@@ -170,7 +170,7 @@ def _cells(row: Row) -> list[str]:
     held = [mib(seen["peak_bytes"]) for seen in (before, after)]
     seconds = [f"{seen['model_seconds']:.1f}" for seen in (before, after)]
     answer = "same" if has_same_answer(row) else "**OTHER**"
-    cost = percent(row["measured_overhead_percent"])
+    cost = percent(row["solution"]["overhead_percent"])
     return [row["program"], row["ask"], row["use"], *grown, f"{less(row):.0%}", *held, *seconds, cost, answer]
 
 
@@ -201,7 +201,7 @@ def with_table(text: str, rows: Sequence[Row]) -> str:
 def _readme_cells(plain: Row, row: Row) -> list[str]:
     does = PROGRAMS[NAMES.index(row["program"])].does
     sizes = [f"{mib(grown_bytes(seen))} MiB" for seen in (row["before"], row["seen"])]
-    cost = row["measured_overhead_percent"]
+    cost = row["solution"]["overhead_percent"]
     return [row["program"], does, *sizes, "" if cost is None else f"{cost:+.0f} %", way(plain["options"])]
 
 

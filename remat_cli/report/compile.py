@@ -258,7 +258,9 @@ def _no_plan(report: CompileReport) -> str:
     if report.solution.status == "infeasible":
         return f"proved impossible {report.within}"
     limit, was_cut = report.asked.time_limit_seconds, report.asked.search_was_cut
-    return f"no plan was found {report.within}{f' in {limit:g} s (--time-limit)' if limit and was_cut else ''}"
+    return (
+        f"no plan was found {report.within}{f': --time-limit {limit:g}s cut the search' if limit and was_cut else ''}"
+    )
 
 
 MOST_NAMES = 3

@@ -43,7 +43,7 @@ def compiled(program=A, peak=200, before=300, ask=HALF, answer="yes", **changed)
         "split_obstacle": None,
         "promises": [{"kept": True}],
     }
-    kept |= {"before": seen(before), "seen": seen(peak, answer), "measured_overhead_percent": 2.0}
+    kept |= {"before": seen(before), "seen": seen(peak, answer), "solution": {"overhead_percent": 2.0}}
     return {"program": program, "ask": ask, **kept, **changed}
 
 
