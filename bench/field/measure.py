@@ -27,7 +27,7 @@ from bench.compiling import OUTPUT, PLAN, ROOT, Row
 from bench.field.feeds import files, largest, packed
 from bench.field.places import BUILT, MODULES, NODE, PYTHON, SCRATCH, Place
 from bench.field.programs import PROGRAMS
-from bench.field.report import AS_IT_IS, BENCH, HALF, LEAST, PROCESS, RANGES
+from bench.field.report import AS_IT_IS, BENCH, HALF, LEAST, PROCESS, RANGES, grown_bytes
 from remat_cli.runtime.observe.resident import ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings, runtime_version
@@ -109,7 +109,8 @@ def compiled_row(place: Place, ask: str, plain: Row) -> Row:
 
 def _flags(ask: str, plain: Row) -> list[str]:
     """What a user of the program says to the compiler, sizes apart."""
-    budget = {HALF: "50%", RANGES: "50%", LEAST: "min"}.get(ask) or str(int(PROCESS_SHARE * plain["takes_bytes"]))
+    takes_bytes = min(plain["takes_bytes"], grown_bytes(plain["one"]))
+    budget = {HALF: "50%", RANGES: "50%", LEAST: "min"}.get(ask) or str(int(PROCESS_SHARE * takes_bytes))
     flags = ["--budget", budget, "--intra-op-threads", str(plain["options"]["intra_op_threads"])]
     return flags + (["--no-external-data"] if plain["options"]["given"] == "bytes" else [])
 
