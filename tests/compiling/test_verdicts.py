@@ -15,7 +15,7 @@ from remat_cli.compiling.planned import Answered, OneModel, PlannedModel, Refuse
 from remat_cli.compiling.search import family as family_stage
 from remat_cli.compiling.search import splitter as splitter_stage
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial
-from remat_cli.compiling.search.loops import LoopCandidate, Loops
+from remat_cli.compiling.search.loops import LoopCandidate, Loops, ladder_of
 from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, without_splits
 from remat_cli.compiling.search.tensor_cap import CapSearch
 from remat_cli.compiling.search.tiles import Tiles
@@ -143,9 +143,8 @@ COSTS = {90: 1, 70: 5, 50: 8, 30: 60, 20: None, 10: 90}
 class Ladder(Loops):
     """Rungs by what they hold, each of which costs so many percent once it is measured (None: it cannot be used)."""
 
-    @property
-    def rungs(self):
-        return [SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS]
+    def ladder(self):
+        return ladder_of([SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS])
 
     def with_dims(self, found):
         return found
