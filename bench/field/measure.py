@@ -36,6 +36,7 @@ ASKS = (AS_IT_IS, HALF, RANGES, PROCESS, LEAST)
 PROCESS_SHARE = 0.6
 ALONE_RUNS = 3
 TIMEOUT_SECONDS = 1800.0
+TIME_LIMIT = "2m"  # of a machine that does other work meanwhile
 PROPOSED = "in place of --inputs give "
 CACHE = BUILT / "cache"
 FEEDS = BUILT / "feeds"
@@ -112,6 +113,7 @@ def _flags(ask: str, plain: Row) -> list[str]:
     takes_bytes = min(plain["takes_bytes"], grown_bytes(plain["one"]))
     budget = {HALF: "50%", RANGES: "50%", LEAST: "min"}.get(ask) or str(int(PROCESS_SHARE * takes_bytes))
     flags = ["--budget", budget, "--intra-op-threads", str(plain["options"]["intra_op_threads"])]
+    flags += ["--time-limit", TIME_LIMIT]
     return flags + (["--no-external-data"] if plain["options"]["given"] == "bytes" else [])
 
 
