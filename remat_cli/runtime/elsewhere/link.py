@@ -15,7 +15,6 @@ import shlex
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +83,10 @@ class _Line:
             pipe_of(self.process.stdin).write(data)
             pipe_of(self.process.stdin).flush()
         except OSError:
-            raise self.gone("while it was sent files") from None
+            with contextlib.suppress(queue.Empty):  # what it printed last may be on the way
+                while self.said.get(timeout=1.0) is not None:
+                    pass
+            raise self.gone() from None
 
     def hear(self, seconds: float) -> tuple[str, Any]:
         """The next message: a word and a value.
@@ -92,24 +94,30 @@ class _Line:
         Raises:
             RematError: it ended, was silent for so long, or says that it cannot go on.
         """
-        wanted, end = f"REMAT {self.token} ".encode(), time.monotonic() + seconds
-        while True:
-            try:
-                line = self.said.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                told = f"; it printed '{self.noise}'" if self.noise else ""
-                raise RematError(f"--on '{self.command}' was silent for {seconds:g} s{told}") from None
-            if line is None:
-                raise self.gone("before it had answered")
-            if not line.startswith(wanted):
-                self.noise = line.decode(errors="replace").strip()[:LONGEST_LINE] or self.noise
-                continue
-            word, _, text = line[len(wanted) :].decode().partition(" ")
-            if word == "refused":
-                raise RematError(f"--on '{self.command}': {json.loads(text)}")
-            return word, json.loads(text)
+        try:
+            line = self.said.get(timeout=seconds)
+        except queue.Empty:
+            told = f"; it printed '{self.noise}'" if self.noise else ""
+            raise RematError(f"--on '{self.command}' did not answer in {seconds:g} s{told}") from None
+        if line is None:
+            raise self.gone()
+        word, _, text = line.decode().partition(" ")
+        if word == "refused":
+            raise RematError(f"--on '{self.command}': {json.loads(text)}")
+        return word, json.loads(text)
 
-    def gone(self, when: str) -> RematError:
+    def listen(self) -> None:
+        """Take in all messages, as they come, then None; of what is printed besides the last line is kept."""
+        wanted = f"REMAT {self.token} ".encode()
+        with pipe_of(self.process.stdout) as pipe:
+            for line in pipe:
+                if line.startswith(wanted):
+                    self.said.put(line[len(wanted) :])
+                else:
+                    self.noise = line[:LONGEST_LINE].decode(errors="replace").strip() or self.noise
+        self.said.put(None)
+
+    def gone(self) -> RematError:
         """The error for a command that ended too early."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
@@ -118,7 +126,7 @@ class _Line:
         printed = [line.strip() for line in self.stderr.read_text(errors="replace").split("\n")]
         last = next((line for line in reversed(printed) if line and not line.startswith(">>>")), self.noise)
         told = f": {last[:LONGEST_LINE]}" if last else ""
-        return RematError(f"--on '{self.command}' {how} {when}{told}")
+        return RematError(f"--on '{self.command}' {how} before it had answered{told}")
 
 
 def see_elsewhere(
@@ -183,7 +191,7 @@ def _started(command: str) -> Iterator[_Line]:
             except OSError as error:
                 raise ConfigError(f"--on '{command}': {words[0]} does not start: {error.strerror}") from None
         line = _Line(command, process, token, stderr)
-        threading.Thread(target=_read, args=(pipe_of(process.stdout), line.said), daemon=True).start()
+        threading.Thread(target=line.listen, daemon=True).start()
         try:
             line.send(BOOT.format(count=len(script), token=token).encode())
             line.hear(START_SECONDS)
@@ -222,11 +230,3 @@ def _words(command: str) -> list[str]:
 def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
     """A pipe of a process that was started with it."""
     return present(pipe, "a pipe of the process that --on started")
-
-
-def _read(pipe: IO[bytes], said: queue.SimpleQueue[bytes | None]) -> None:
-    """Take in all lines, as they come, then None."""
-    with pipe:
-        for line in pipe:
-            said.put(line)
-    said.put(None)

@@ -56,7 +56,7 @@ NUMBERS = {
 }
 
 
-class Refused(Exception):
+class CannotGoOn(Exception):
     """Something that the user must know, in one line."""
 
 
@@ -64,12 +64,12 @@ class Refused(Exception):
 
 
 def place() -> dict[str, Any]:
-    """The machine, its Python, and the packages that models need; raises `Refused` where one is missing."""
+    """The machine, its Python, and the packages that models need; raises `CannotGoOn` where one is missing."""
     try:
         import numpy
         import onnxruntime
     except ImportError as error:
-        raise Refused(
+        raise CannotGoOn(
             f"{sys.executable} cannot import {error.name or error}: install numpy and onnxruntime there"
         ) from None
     with contextlib.suppress(Exception):  # before any session is made; not all versions can
@@ -395,7 +395,7 @@ def serve(stream: Any, pipe: int, token: str) -> None:
         }
         work = tempfile.mkdtemp(prefix="work_", dir=folders[0])
         tell("answer", checked(job, work, lambda done, total: tell("done", [done, total])))
-    except Refused as error:
+    except CannotGoOn as error:
         tell("refused", str(error))
     except OSError as error:
         tell("refused", f"{error.strerror or error} ({error.filename or 'while files were written'})")
@@ -413,7 +413,7 @@ def received(stream: Any, job: dict[str, Any], folder: str, tell: Any) -> dict[s
     need = sum(each["bytes"] for each in job["files"] if each["sha256"] not in there) + SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if need > free:
-        raise Refused(f"{folder} has {free >> 20} MiB free there, and {-(-need >> 20)} are needed: set TMPDIR there")
+        raise CannotGoOn(f"{folder} has {free >> 20} MiB free there, and {-(-need >> 20)} are needed: set TMPDIR there")
     tell("have", there)
     paths = {}
     for each in job["files"]:
@@ -455,14 +455,14 @@ def take(stream: Any, told: dict[str, Any], path: str) -> None:
             file.write(piece)
             left -= len(piece)
     if found.hexdigest() != told["sha256"]:
-        raise Refused(f"{told['name']} did not arrive as it was sent: try again")
+        raise CannotGoOn(f"{told['name']} did not arrive as it was sent: try again")
 
 
 def read(stream: Any, count: int) -> bytes:
     """So many bytes of a stream."""
     data = stream.read(count)
     if len(data) < count:
-        raise Refused("the connection ended before all files were there")
+        raise CannotGoOn("the connection ended before all files were there")
     return bytes(data)
 
 
@@ -498,7 +498,7 @@ def main() -> None:
             dims = dict(each.split("=", 1) for each in asked.dim)
             feeds = [asked.inputs] if asked.inputs else apart(made_feeds, asked.file, dims, asked.seed, folder)
             if isinstance(feeds, dict):
-                raise Refused(feeds["message"])
+                raise CannotGoOn(feeds["message"])
             job = {
                 "original": os.path.abspath(asked.original),
                 "file": os.path.abspath(asked.file),
@@ -507,7 +507,7 @@ def main() -> None:
                 "watches": True,
             }
             found.update(checked(job, folder, lambda done, total: None))
-    except Refused as error:
+    except CannotGoOn as error:
         sys.exit(f"error: {error}")
     sys.stdout.write(json.dumps(summary(found), indent=2) + "\n")
     sys.exit(0 if summary(found)["outputs_identical"] else 5)
