@@ -84,10 +84,11 @@ def profile_beside(
         if prepared.was_long and measured is not None:
             relative = prepared.facts.relative_time
             cache.store_ops(scope, _least_costs(prepared, measured))
+            cache.store_bodies(scope, _bodies(prepared, measured))
             cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(prepared.facts))
             known = cache.op_costs(scope, prepared.signatures)
         elif not is_trusted and not (is_known and believe.is_right_now(prepared, expected_ns, settings)):
-            request = profile_request(conditions, spec, RUNS - is_known)
+            request = profile_request(conditions, spec, RUNS - is_known, prepared.reference)
             measured = _measure_inside(prepared, beside, request, progress)
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns
@@ -95,11 +96,13 @@ def profile_beside(
             whole = WholeTime(measured.run_ns, measured.run_noise_percent)
             replace_known = is_known and believe.is_wrong(prepared, expected_ns, whole)
             cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
+            cache.store_bodies(scope, _bodies(prepared, measured))
             if conditions.inputs is None:
                 facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
                 cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
             known = cache.op_costs(scope, prepared.signatures)
-    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
+        bodies = cache.bodies(scope, prepared.signatures)
+    ops = tuple(zip(prepared.graph.ops, prepared.signatures, strict=True))
     packed = measured.packed_bytes if measured else prepared.facts.packed_bytes
     uses = weight_uses(prepared.reference)
     profile = Profile(
@@ -114,6 +117,7 @@ def profile_beside(
         loading_peak_bytes=measured.loading_peak_bytes if measured else None,
         memory=spec.memory,
         power_watts=spec.power_watts,
+        bodies={op.name: bodies[signature] for op, signature in ops if signature in bodies},
     )
     return profile, relative
 
@@ -152,6 +156,12 @@ def _least_costs(prepared: Prepared, measured: Measured) -> dict[str, OpCost]:
         if signature not in least or cost.time_ns < least[signature].time_ns:
             least[signature] = cost
     return least
+
+
+def _bodies(prepared: Prepared, measured: Measured) -> dict[str, tuple[int, ...]]:
+    """What bodies of ops ask for, by signature."""
+    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
+    return {signature: measured.bodies[op.name] for op, signature in ops if op.name in measured.bodies}
 
 
 def profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:

@@ -281,6 +281,9 @@ def judge_again(
         name: msgspec.structs.replace(costs_of[prepared.graph.ops[op].name], name=name)
         for name, op in zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
     }
+    steps = zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
+    named = ((name, prepared.graph.ops[op].name) for name, op in steps)
+    bodies = {name: profile.bodies[whole] for name, whole in named if whole in profile.bodies}
     ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in graph.ops)
     fixed = _added_weight_bytes(prepared, rewritten)
     if found is not None:
@@ -297,6 +300,7 @@ def judge_again(
         kinds_of(graph, known) if is_known else no_kinds(graph),
         tuple(copy.bytes for copy in arena_copies(rewritten.model, prepared.rules.packing.in_arena)),
         None if found is None else Steady(found.form, found.branch),
+        bodies,
     )
 
 
