@@ -235,7 +235,17 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     bound = {name: size for name, size in source.bound_dims.items() if name not in free}
     guard = guard_for(platform.machine(), prepared.layout_block)
     hidden = frozenset(port.name for port in interface.inputs if prepared.optimised_as.hides_sizes)
-    info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, hidden, gates=form, guard=guard)
+    info = RewriteInfo(
+        budget_bytes,
+        source.sha256,
+        __version__,
+        bound,
+        interface,
+        hidden,
+        gates=form,
+        guard=guard,
+        source_name=source.path.name,
+    )
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     is_left = not conditions.portable or prepared.optimised_as.ports is not None
