@@ -80,6 +80,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         report.asked,
         time_limit_seconds=request.search.limits.seconds,
         search_was_cut=request.search.clock.has_cut and not report.solution.interrupted,
+        run_seconds=request.search.clock.run_seconds,
     )
     return msgspec.structs.replace(report, asked=known, seconds=time.monotonic() - started)
 

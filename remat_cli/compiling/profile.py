@@ -1,5 +1,6 @@
 """What a model costs on the CPU, seen inside it; what was measured before is cached."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -62,11 +63,17 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
 
 
 def profile_beside(
-    prepared: Prepared, beside: Path | None, conditions: Conditions, spec: DeviceSpec, progress: Progress
+    prepared: Prepared,
+    beside: Path | None,
+    conditions: Conditions,
+    spec: DeviceSpec,
+    progress: Progress,
+    most_seconds: float = math.inf,
 ) -> tuple[Profile, float | None]:
     """`profile_inside`, and how long a run takes as a multiple of one of the model beside; None: that was not measured.
 
-    What the session packs is then known already: gates, if the model has any, bring constants of their own.
+    What the session packs is then known already: gates, if the model has any, bring constants of their own. After
+    `most_seconds` runs that are timed end, settled or not.
 
     Raises:
         RuntimeFailure: a model fails to run.
@@ -89,6 +96,7 @@ def profile_beside(
             known = cache.op_costs(scope, prepared.signatures)
         elif not is_trusted and not (is_known and believe.is_right_now(prepared, expected_ns, settings)):
             request = profile_request(conditions, spec, RUNS - is_known, prepared.reference)
+            request = msgspec.structs.replace(request, most_seconds=most_seconds)
             measured = _measure_inside(prepared, beside, request, progress)
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns

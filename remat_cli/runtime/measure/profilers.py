@@ -1,5 +1,6 @@
 """Measure what every op of a model costs: least time over several runs, workspace, and how noisy the time was."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,8 @@ from remat_cli.runtime.sessions.session import (
 )
 
 MOST_ROUNDS = 100
+FEWEST_ROUNDS = 2
+"""The first touches fresh pages."""
 BLOCK_SECONDS = 0.02
 """Runs of one session go on for so long before the other one's turn, so that short ones are not all in its wake."""
 LONG_SECONDS = 2.0
@@ -57,7 +60,8 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     more while they end within `least_seconds`, since short runs are noisy and cheap, and fewer where runs are long and
     times agree. Where they do not agree in the end, one more run is profiled.
     `optimization` is the level at which the model was optimised, kept for the record. Measuring that shows no progress
-    for `run_seconds` is ended. `wiring` is that of the ops in bodies of the model, by name.
+    for `run_seconds` is ended. After `most_seconds` two rounds are enough, settled or not. `wiring` is that of the ops
+    in bodies of the model, by name.
     """
 
     device: str = "cpu"
@@ -69,6 +73,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     custom_ops: tuple[str, ...] = ()
     run_seconds: float = LONGEST_RUN_SECONDS
     wiring: dict[str, KernelWiring] = {}
+    most_seconds: float = math.inf
 
     @property
     def settings(self) -> SessionSettings:
@@ -316,7 +321,7 @@ def run_rounds(
                     _run_block(*turn, feeds, request)
                 advance(len(sessions) * rounds + number + 1)
             rounds += 1
-        if not all(map(_are_settled, warm)):
+        if not all(map(_are_settled, warm)) and time.monotonic() - begin < request.most_seconds:
             _run_block(session, times[0], feeds, request)
     return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
 
@@ -332,9 +337,11 @@ def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
 def _is_enough(
     request: ProfileRequest, rounds: int, seconds: float, times: Sequence[Sequence[int]], least: int
 ) -> bool:
-    """Whether rounds may end: all were made and another takes too long, or they are long and say the same."""
+    """Whether rounds may end: all were made and another takes too long, they are long and say the same, or must end."""
     if rounds >= request.runs:
         return seconds * (rounds + 1) / rounds > request.least_seconds
+    if rounds >= FEWEST_ROUNDS and seconds > request.most_seconds:
+        return True
     return rounds >= least and seconds > LONG_SECONDS and all(map(_are_settled, times))
 
 
