@@ -490,7 +490,8 @@ class LoopCandidate:
             prepared = prepare_loops(task.whole.prepared, model.model, folder)
             if prepared is None:
                 return None
-            profile = loops.with_buffers(profile_split(prepared, task.whole, task.progress), self.rung)
+            seen = profile_split(prepared, task.whole, task.progress, task.clock.left)
+            profile = loops.with_buffers(seen, self.rung)
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
