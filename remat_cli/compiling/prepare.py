@@ -26,6 +26,7 @@ from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.verification import OneModelSeen
+from remat_cli.onnx_io.read.copying import copied
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.load import (
@@ -330,7 +331,7 @@ def with_free_sizes(source: SourceModel, conditions: Conditions) -> Any:
     """The model as the runtime is to optimise it: with names for dimensions of which any size of a range will do."""
     if conditions.family is None:
         return source.ir
-    model = source.ir.clone()
+    model = copied(source.ir)
     ports = written_interface(source, conditions)
     for value, port in zip(
         (*fed_inputs(model.graph), *model.graph.outputs), (*ports.inputs, *ports.outputs), strict=True

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
 from remat_cli.base.errors import ModelError
+from remat_cli.onnx_io.read.copying import copied
 from remat_cli.onnx_io.read.load import DimBindings, load, save
 from tests.onnx_io.file_forms import DRAWN, FORMS, SHAPE, body, branches, cast_last, external, net
 
@@ -69,6 +71,20 @@ def test_nodes_stay_in_the_order_of_the_file(tmp_path: Path) -> None:
     """Fusions follow it, so that a sorted file may have other bits."""
     (tmp_path / "model.onnx").write_bytes(cast_last().SerializeToString())
     assert [each.op_type for each in load(tmp_path / "model.onnx", BOUND).ir.graph][-1] == "Cast"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_copy_has_its_nodes_in_the_order_of_the_file(tmp_path: Path, form: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(FORMS[form]().SerializeToString())
+    read = load(tmp_path / "model.onnx", BOUND).ir
+    copy = copied(read)
+    assert [each.name for each in copy.graph] == [each.name for each in read.graph]
+    assert {*copy.graph.all_nodes()}.isdisjoint(read.graph.all_nodes())
+    assert ir.to_proto(copy).SerializeToString() == ir.to_proto(read).SerializeToString()
+    own, theirs = ({value for node in each.graph for value in node.outputs} for each in (copy, read))
+    inputs = {value for node in copy.graph.all_nodes() for value in node.inputs}
+    assert theirs.isdisjoint(inputs | {*copy.graph.outputs})
+    assert {user.graph for value in own for user, _ in value.uses()}.isdisjoint({read.graph})
 
 
 def test_a_body_out_of_order_is_refused_with_the_name_of_its_node(tmp_path: Path) -> None:
