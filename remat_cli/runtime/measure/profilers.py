@@ -29,6 +29,7 @@ from remat_cli.runtime.sessions._ort import (
     use_shared_arena,
 )
 from remat_cli.runtime.sessions.guard import guarded
+from remat_cli.runtime.sessions.heap import return_free_memory
 from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
@@ -221,6 +222,7 @@ def loading_peak_bytes(path: Path, settings: SessionSettings) -> int | None:
     session = open_session(path, settings)
     status = status_bytes()
     del session
+    return_free_memory()  # else the sessions that follow come on top of what this one had
     return max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
 
 
