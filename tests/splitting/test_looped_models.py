@@ -167,6 +167,8 @@ CASES: dict[str, tuple[Make, str]] = {
     "spread 4 by 2": (spread(4, 2, pads=[1] * 4), "ConvTranspose"),
     "spread 3 by 2": (spread(3, 2, pads=[1] * 4, output_padding=[1, 1]), "ConvTranspose"),
     "spread 3 by 1": (spread(3, 1, pads=[1] * 4), "ConvTranspose"),
+    "spread 3 by 2 of its own": (spread(3, 2, auto_pad="SAME_UPPER"), "ConvTranspose"),
+    "spread 4 by 2 of its own": (spread(4, 2, auto_pad="SAME_LOWER"), "ConvTranspose"),
     "spread dilated": (spread(2, 2, dilations=[2, 2]), "ConvTranspose"),
     "nearest asymmetric": (resized("nearest", "asymmetric", nearest_mode="floor"), "Resize"),
     "nearest half_pixel": (resized("nearest", "half_pixel"), "Resize"),
