@@ -100,7 +100,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         "- *in the program*: most that the program's process takes above what it held before its first session, MiB;",
         "  *process*: all that it holds at most, the program's own libraries and pictures with it.",
         "- *asked*: a share is one of what planning can change (`--budget 50%`), a share of the process is one of the",
-        "  less of *model alone* and *in the program*, given in bytes. *sizes*: `one` size, that the program feeds",
+        "  less of *model alone* and *in the program*, given in bytes. *sizes*: `one` size, which the program feeds",
         "  (`--inputs`), or the `many` of inputs in turn, as the ranges that the compiler proposes for them.",
         "- *model s*: in all runs of the model. *+ %*: what the plan adds, by times of its ops.",
         f"- Machine: {machines}; it did other work meanwhile, so seconds are no more than a hint.",

@@ -120,6 +120,14 @@ def squeezed(build: Build) -> str:
     return build.conv(build.op("Relu", build.conv(made, 16, 16)), 4, 16)
 
 
+def around(build: Build) -> str:
+    """What windows look at is read once more behind all of them, whole: of it a tile has more rows than its own."""
+    made = build.op("Relu", build.conv("x", 8, 3))
+    inner = build.op("Relu", build.conv(made, 8, 8, 3))
+    mean = build.op("ReduceMean", build.conv(inner, 8, 8), axes=[2, 3])
+    return build.op("Mul", made, mean)
+
+
 def padded(mode: str) -> Make:
     """As keras and GANs write it: a Pad of its own before each convolution."""
 
@@ -159,6 +167,8 @@ CASES: dict[str, tuple[Make, str]] = {
     "spread 4 by 2": (spread(4, 2, pads=[1] * 4), "ConvTranspose"),
     "spread 3 by 2": (spread(3, 2, pads=[1] * 4, output_padding=[1, 1]), "ConvTranspose"),
     "spread 3 by 1": (spread(3, 1, pads=[1] * 4), "ConvTranspose"),
+    "spread 3 by 2 of its own": (spread(3, 2, auto_pad="SAME_UPPER"), "ConvTranspose"),
+    "spread 4 by 2 of its own": (spread(4, 2, auto_pad="SAME_LOWER"), "ConvTranspose"),
     "spread dilated": (spread(2, 2, dilations=[2, 2]), "ConvTranspose"),
     "nearest asymmetric": (resized("nearest", "asymmetric", nearest_mode="floor"), "Resize"),
     "nearest half_pixel": (resized("nearest", "half_pixel"), "Resize"),
@@ -170,6 +180,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "average ceil": (pooled("AveragePool", ceil_mode=1), "AveragePool"),
     "average padded": (pooled("AveragePool", pads=[1] * 4, count_include_pad=1), "AveragePool"),
     "squeezed": (squeezed, "Conv"),
+    "around": (around, "Conv"),
     "pad constant": (padded("constant"), "Pad"),
     "pad reflect": (padded("reflect"), "Pad"),
     "pad edge": (padded("edge"), "Pad"),

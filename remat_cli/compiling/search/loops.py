@@ -39,6 +39,7 @@ from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
+from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
@@ -157,6 +158,7 @@ class Loops:
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
         lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
+        lean = with_known_numbers(lean, dims)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
         opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
@@ -490,7 +492,8 @@ class LoopCandidate:
             prepared = prepare_loops(task.whole.prepared, model.model, folder)
             if prepared is None:
                 return None
-            profile = loops.with_buffers(profile_split(prepared, task.whole, task.progress), self.rung)
+            seen = profile_split(prepared, task.whole, task.progress, task.clock.left)
+            profile = loops.with_buffers(seen, self.rung)
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
