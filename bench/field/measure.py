@@ -27,7 +27,7 @@ from bench.compiling import OUTPUT, PLAN, ROOT, Row
 from bench.field.feeds import files, largest, packed
 from bench.field.places import BUILT, MODULES, NODE, PYTHON, SCRATCH, Place
 from bench.field.programs import PROGRAMS
-from bench.field.report import AS_IT_IS, BENCH, HALF, LEAST, PROCESS, RANGES, grown_bytes
+from bench.field.report import ADVISED, AS_IT_IS, BENCH, HALF, LEAST, PROCESS, RANGES, grown_bytes
 from remat_cli.runtime.observe.resident import ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings, runtime_version
@@ -102,6 +102,8 @@ def compiled_row(place: Place, ask: str, plain: Row) -> Row:
         row |= {"process_bytes": (report.get("asked") or {}).get("process_bytes")}
         if code == 0:
             row["seen"] = _figures(run_program(place, output, use))
+            if not plain["options"]["arena"]:
+                row["advised"] = _figures(run_program(place, output, use, environment=[ADVISED]))
             row["again"] = _figures(
                 run_program(place, None, use)
             )  # beside it, as other loads of the machine change times
@@ -167,8 +169,10 @@ def fed(place: Place, use: str) -> list[Path]:
     return files(folder)
 
 
-def run_program(place: Place, model: Path | None, use: str, keeps: str = "") -> Row:
+def run_program(place: Place, model: Path | None, use: str, keeps: str = "", environment: Sequence[str] = ()) -> Row:
     """What the program's process was seen to do with this model, or with its own; `keeps`: a folder for what it feeds.
+
+    `environment` has settings of the process beside its own.
 
     Raises:
         ClickException: the program fails.
@@ -181,7 +185,7 @@ def run_program(place: Place, model: Path | None, use: str, keeps: str = "") -> 
             drive = Path(__file__).with_name("drive.mjs")
             command = ["node", drive, MODULES, program.name, use, place.path, PICTURES, result, keeps]
         done = subprocess.run(
-            ["env", f"PYTHONPATH={ROOT}", "ORT_DISABLE_TELEMETRY=1", *command],
+            ["env", f"PYTHONPATH={ROOT}", "ORT_DISABLE_TELEMETRY=1", *environment, *command],
             capture_output=True,
             text=True,
             check=False,
