@@ -37,6 +37,7 @@ from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_bounds
 from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
@@ -157,7 +158,8 @@ class Loops:
         threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
+        reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
+        lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
         lean = with_known_numbers(lean, dims)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
@@ -261,6 +263,8 @@ class Loops:
 
     def _all_ladders(self) -> Iterator[RungLadder]:
         """Loops around ever smaller tensors."""
+        if opset_of(self.sized.view.model) < BOUNDS_SINCE:
+            return
         sized, peak = self.sized, self.task.question.baseline.peak
         finding = replace(sized, look=self._clock.share(FINDING_SHARE).look)
         sizes = sorted({size for size in sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
