@@ -45,6 +45,7 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_l
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
@@ -155,8 +156,10 @@ class Loops:
         lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
-        opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
-        types = {**prepared.facts.types, **opened.types}
+        most = prepared.conditions.dims
+        picked = with_shifts_as_picks(lean, dims, self._family, most, large)
+        opened = with_open_shapes(picked.model, dims, most, large)
+        dims, types = {**dims, **picked.dims}, {**prepared.facts.types, **picked.types, **opened.types}
         view = self._view(opened.model, types, threads)
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
@@ -220,6 +223,7 @@ class Loops:
     def _all_ladders(self) -> Iterator[RungLadder]:
         """Loops around ever smaller tensors, each in ever more tiles, that hold less than the whole by estimate."""
         peak = self.task.question.baseline.peak
+        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))  # first, as these are few
         sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
         for least_bytes in sizes:
             if self.task.progress.should_stop() or self._clock.ends():
@@ -228,7 +232,6 @@ class Loops:
             taken = {op for region in loops for op in region.ops}
             for regions in (loops, *([*loops, *windows] for windows in self._windows(least_bytes, taken) if windows)):
                 yield self._ladder(regions)
-        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))
 
     def _ladder(self, regions: Sequence[LoopRegion]) -> RungLadder:
         peak = self.task.question.baseline.peak

@@ -234,7 +234,10 @@ def _edge(before: int, position: int, unit: int) -> Edge:
 
 
 def relabels_blocks(op: OpView, is_blocked: bool) -> bool:
-    """Whether a Reshape only says of a tensor in blocks of channels how it lies in memory, or takes that back."""
+    """Whether a Reshape only says of a tensor in blocks of channels how it lies in memory, or takes that back.
+
+    All but the channels is copied, in whatever way these are told.
+    """
     shape = op.constant(1) if op.key == ("", "Reshape") and is_blocked else None
-    numbers = () if shape is None else tuple(int(size) for size in shape)
-    return numbers[:BLOCKED_RANK] == (0, -1, 0, 0) and {len(op.input_shape(0)), len(numbers)} == {4, 5}
+    copied = () if shape is None else (*map(int, shape[:1]), *map(int, shape[ROWS:BLOCKED_RANK]))
+    return shape is not None and copied == (0, 0, 0) and {len(op.input_shape(0)), len(shape)} == {4, 5}
