@@ -39,6 +39,7 @@ class LoopedModel:
     family: SizeFamily
     least_bytes: int = 0
     along_batch: bool = False
+    along_fixed: bool = False
 
     @cached_property
     def named(self) -> ir.Model:
@@ -84,7 +85,9 @@ class LoopedModel:
         """Regions that loops find."""
         if self.along_batch:
             return find_batches(self.sized, self.least_bytes)
-        loops = find_loops(self.sized, self.least_bytes)
+        loops = find_loops(self.sized, self.least_bytes, fixed=self.along_fixed)
+        if self.along_fixed:
+            return loops
         return [*loops, *find_windows(self.sized, self.least_bytes, {op for region in loops for op in region.ops})]
 
     @property

@@ -282,3 +282,25 @@ def test_sizes_of_products_are_asked_only_where_a_tile_has_fewer_matrices_than_t
     watched = replace(looped.sized, look=lambda: asked.append(None))
     assert refusal(watched, region, Tiling(rows), looped.family) is None
     assert (len(asked) > len(RANGES["n"].sizes)) is is_asked
+
+
+def distances(build: Build) -> str:
+    """How far each of a batch's rows is from the nearest kept ones: all differences at once."""
+    apart = build.op("Sub", build.op("Unsqueeze", "x", build.weight([2])), build.normal(1, 1, 50, 16))
+    squares = build.op("ReduceSum", build.op("Pow", apart, build.weight(2, np.float32)), build.weight([3]), keepdims=0)
+    build.op("TopK", build.op("Sqrt", squares), build.weight([4]), axis=2, largest=0)
+    build.nodes[-1].output.append("which")
+    return build.nodes[-1].output[0]
+
+
+@pytest.mark.parametrize(
+    ("least_bytes", "length", "rows"),
+    [(4 * 12 * 20 * 50 * 16, 50, 7), (4 * 12 * 20 * 50, 20, 3)],  # differences in part, and distances too
+)
+def test_loops_along_a_length_that_does_not_vary_have_the_bits_of_the_whole(least_bytes, length, rows):
+    build = Build()
+    model = build.model(("b", 20, 16), distances(build))
+    looped = LoopedModel(model, SizeFamily((RANGES["b"],)), least_bytes, along_fixed=True)
+    assert [str(region.length) for region in looped.regions] == [str(length)]
+    assert {"Sub", "Pow", "ReduceSum"} <= looped.cut
+    looped.check([{"b": size} for size in (12, 1, 2, 7, 12, 1)], rows)

@@ -232,6 +232,16 @@ class Loops:
             taken = {op for region in loops for op in region.ops}
             for regions in (loops, *([*loops, *windows] for windows in self._windows(least_bytes, taken) if windows)):
                 yield self._ladder(regions)
+        yield from map(self._ladder, self._along_fixed())
+
+    def _along_fixed(self) -> Iterator[list[LoopRegion]]:
+        """Loops along lengths that do not vary, for tensors that are large even at one position of each that does."""
+        sized, least = self.sized, LEAST_SHARE * self.task.question.baseline.peak
+        names = {name for name in sized.makers if sized.part_bytes(name) >= least}
+        for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
+            if self.task.progress.should_stop() or self._clock.ends():
+                return
+            yield find_loops(sized, least_bytes, fixed=True)
 
     def _ladder(self, regions: Sequence[LoopRegion]) -> RungLadder:
         peak = self.task.question.baseline.peak

@@ -79,6 +79,9 @@ class SizeValues:
     def tiles(self, length: Dim, tiling: Tiling) -> tuple[ir.Value, ir.Value]:
         """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops."""
         key = (length, tiling.rows)
+        if not length.terms:
+            count = tiling.count(length.offset)
+            return self.constant([count]), self.weight(f"{self._prefix}count/{count}", np.array(count, np.int64))
         if key not in self._counts:
             name = f"{self._prefix}count{len(self._counts)}/{tiling.rows}/"
             tiles = self.length(length)
