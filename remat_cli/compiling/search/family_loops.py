@@ -26,7 +26,7 @@ def prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
     facts, was_long = known_facts_of(digest, conditions), False
     if facts is None:
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):
-            seen = first_look(found.path, whole.feeds, conditions)
+            seen = first_look(found.path, reference, whole.feeds, conditions)
         if not have_same_bits(whole.outputs, seen.outputs):
             return None
         facts = _beside(whole, facts_of(seen, reference, whole.facts.types[INPUTS]))
