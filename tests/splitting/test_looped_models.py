@@ -200,6 +200,22 @@ def test_pictures_in_rows_have_the_bits_of_the_whole(name):
     looped.check(SEQUENCE, rows=4)
 
 
+def of_sound(build: Build) -> str:
+    """Windows along frames, which are columns, and far apart along bins, of which there are always as many."""
+    made = build.op("Relu", build.conv("x", 8, 3))
+    wide = build.op("Conv", made, build.normal(8, 8, 5, 1), dilations=[3, 1], pads=[6, 0, 6, 0])
+    made = build.op("Relu", build.op("Add", made, wide))
+    return build.conv(made, 4, 8, 3, strides=[1, 2])
+
+
+def test_pictures_of_a_sound_run_in_columns_with_the_bits_of_the_whole():
+    build = Build()
+    looped = LoopedModel(build.model((1, 3, 16, "n"), of_sound(build)), SizeFamily((SizeRange("n", 4, 90),)))
+    assert {axis for region in looped.regions for axis in region.axes.values()} == {3}
+    assert {"Conv", "Relu", "Add"} <= looped.cut
+    looped.check([{"n": size} for size in (90, 4, 5, 90, 47, 16, 33, 90)], rows=6)
+
+
 def of_pictures(build: Build) -> str:
     """A classifier: convolutions, a mean over each picture, and a product."""
     made = build.op("Relu", build.conv("x", 16, 3))

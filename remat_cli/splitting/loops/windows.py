@@ -17,7 +17,7 @@ import numpy.typing as npt
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, Value, hull
 
 BLOCKED_RANK = 4
-ROWS = 2  # the axis of rows, or of the one line that windows move along
+ROWS, COLUMNS = 2, 3  # axes along which windows move; what has one line only has rows
 Slicer = Callable[[int, Slab], Sliced | None]
 Rows = tuple[int, int]
 Work = tuple[int, Slab, Sliced]
@@ -98,11 +98,12 @@ class TileForm:
 
 @dataclass(frozen=True)
 class WindowTiles:
-    """The three kinds of tiles of a region."""
+    """The three kinds of tiles of a region, and the axis along which they are cut."""
 
     first: TileForm
     inner: TileForm
     last: TileForm
+    axis: int
 
     @property
     def forms(self) -> tuple[TileForm, TileForm, TileForm]:
@@ -162,7 +163,7 @@ def window_tiles(
         if isinstance(form, NotAlike):
             return form
         forms.append(form)
-    return WindowTiles(*forms)
+    return WindowTiles(*forms, demand.axis)
 
 
 def _form(
