@@ -22,6 +22,7 @@ from remat_cli.compiling.record import written_at
 from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
+from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
@@ -74,10 +75,13 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
             if report.output is not None:
                 found = way(settled.planned.kind)
                 report = found.save_more(report, settled, targets.gated, work, progress)
+    if before := compiled_before(prepared.source):
+        report = msgspec.structs.replace(report, warnings=(before, *report.warnings))
     known = msgspec.structs.replace(
         report.asked,
         time_limit_seconds=request.search.limits.seconds,
         search_was_cut=request.search.clock.has_cut and not report.solution.interrupted,
+        run_seconds=request.search.clock.run_seconds,
     )
     return msgspec.structs.replace(report, asked=known, seconds=time.monotonic() - started)
 

@@ -173,6 +173,7 @@ def extrapolated_profile(prepared: Prepared, runnable: Runnable, spec: DeviceSpe
     """What a model costs at sizes that this machine cannot run, from what it costs at two that it can.
 
     Each figure of an op grows linearly in the bytes that the op reads and makes, and is never below the measured one.
+    What bodies of ops ask for one by one is known at the measured sizes only; their most is part of the workspace.
 
     Raises:
         RuntimeFailure: the model fails to run where it did before.
@@ -190,6 +191,7 @@ def extrapolated_profile(prepared: Prepared, runnable: Runnable, spec: DeviceSpe
         weight_bytes=prepared.rules.packing.loaded_weight_bytes(prepared.graph, uses, profile.packed_bytes),
         input_bytes=prepared.graph.input_bytes,
         run_ns=None if profile.run_ns is None else profile.run_ns * after_ns // max(1, before_ns),
+        bodies={},
         extrapolated_from=tuple(dict(each.conditions.dims) for each, _ in measured),
     )
 

@@ -26,6 +26,8 @@ from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.verification import OneModelSeen
+from remat_cli.onnx_io.read.body_wiring import body_wiring
+from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.load import (
@@ -118,7 +120,7 @@ class Prepared:
             return self.original.outputs[0]
         if self.first_outputs is not None:
             return self.first_outputs
-        return first_look(self.reference_path, self.feeds, self.conditions).outputs
+        return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
 
 
 @dataclass(frozen=True)
@@ -324,7 +326,7 @@ class _Search:
         facts, seen = known_facts_of(digest, conditions), None
         if facts is None or was_measured_by_a_look(facts, conditions) or may_lack_memory(facts, conditions):
             with refusals_of(source.path, "ONNX Runtime fails to run", self._next_step):
-                seen = first_look(found.path, self.feeds, conditions)
+                seen = first_look(found.path, reference, self.feeds, conditions)
             fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
             facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)
         return _Found(optimised_as, found.path, reference, digest, facts, seen)
@@ -375,7 +377,7 @@ def with_free_sizes(source: SourceModel, conditions: Conditions) -> Any:
     """The model as the runtime is to optimise it: with names for dimensions of which any size of a range will do."""
     if conditions.family is None:
         return source.ir
-    model = source.ir.clone()
+    model = copy_of(source.ir)
     ports = written_interface(source, conditions)
     for value, port in zip(
         (*fed_inputs(model.graph), *model.graph.outputs), (*ports.inputs, *ports.outputs), strict=True
@@ -396,8 +398,8 @@ def remember_cap(prepared: Prepared, verification: OneModelSeen, conditions: Con
         remember_facts(prepared.reference_sha256, conditions, smallest_cap_bytes=found)
 
 
-def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> ProfileRequest:
-    """How ops are measured inside a model, with so many runs of it."""
+def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int, model: Any = None) -> ProfileRequest:
+    """How ops are measured inside a model, with so many runs of it; those of the model's bodies one by one."""
     return ProfileRequest(
         device=CPU if spec.provider == CPU else spec.session_device,
         runs=runs,
@@ -406,10 +408,11 @@ def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int) -> Prof
         optimization=conditions.optimization,
         custom_ops=conditions.custom_ops,
         run_seconds=conditions.run_seconds,
+        wiring={} if model is None else body_wiring(model),
     )
 
 
-def first_look(path: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Sight:
+def first_look(path: Path, reference: Any, feeds: Mapping[str, Any], conditions: Conditions) -> Sight:
     """What one run of a model shows; of one for many sizes also its costs, where the largest take long.
 
     Such plans are chosen by the number of tiles and by bytes, so that times as one run shows them are good enough. The
@@ -420,7 +423,7 @@ def first_look(path: Path, feeds: Mapping[str, Any], conditions: Conditions) -> 
     """
     if conditions.family is not None and conditions.device.provider == CPU:
         with memory_limited(spare_memory_bytes()):
-            return look(path, feeds, profile_request(conditions, conditions.device, 1))
+            return look(path, feeds, profile_request(conditions, conditions.device, 1, reference))
     seen = first_sight(path, feeds, exact_settings(conditions))
     return Sight(seen.types, seen.baseline_bytes, seen.outputs, None)
 

@@ -29,6 +29,7 @@ from remat_cli.report.style import Style, columns, duration, percent, plural
 LEAST = "min"  # the budget as it is written
 MIB = 2**20
 NOT_RUN = "cannot be run here"
+LEAST_TOLD_SECONDS = 1.0  # of runs of the model beside the search
 
 
 def compile_lines(report: OneModelReport, style: Style) -> list[str]:
@@ -191,8 +192,11 @@ def _nearest_process_lines(needed_bytes: int, budget_bytes: int, terms: Sequence
 
 def _cut(report: OneModelReport) -> str | None:
     """That the search ended before all was tried, as its time was over; None: it did not."""
-    limit = report.asked.time_limit_seconds
-    return f"the search was cut at --time-limit {limit:g}s" if limit and report.asked.search_was_cut else None
+    limit, ran = report.asked.time_limit_seconds, report.asked.run_seconds
+    if not limit or not report.asked.search_was_cut:
+        return None
+    runs = f", beside {ran:.1f} s of runs of the model" if ran >= LEAST_TOLD_SECONDS else ""
+    return f"the search was cut at --time-limit {limit:g}s{runs}"
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:

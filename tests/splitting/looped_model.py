@@ -16,6 +16,7 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.splitting.loops.batch_regions import find_batches
+from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.learn_dims import learn_dims
 from remat_cli.splitting.loops.loop_bits import Tiling, refusal
@@ -70,7 +71,7 @@ class LoopedModel:
         graphs = [(sizes, self._graph_at(self.named, sizes)) for sizes in every]
         measured = [(sizes, {each.name: each.shape for each in graph.tensors}) for sizes, graph in graphs]
         dims = self.family.unified(learn_dims(self.named, graphs[0][1], measured))
-        lean = with_known_shapes(self.named, dims, self.family)
+        lean = with_known_numbers(with_known_shapes(self.named, dims, self.family), dims)
         graph = graphs[0][1] if lean is self.named else self._graph_at(lean, every[0])
         return SizedView(view_model(lean, graph, 1), dims)
 

@@ -120,6 +120,14 @@ def squeezed(build: Build) -> str:
     return build.conv(build.op("Relu", build.conv(made, 16, 16)), 4, 16)
 
 
+def around(build: Build) -> str:
+    """What windows look at is read once more behind all of them, whole: of it a tile has more rows than its own."""
+    made = build.op("Relu", build.conv("x", 8, 3))
+    inner = build.op("Relu", build.conv(made, 8, 8, 3))
+    mean = build.op("ReduceMean", build.conv(inner, 8, 8), axes=[2, 3])
+    return build.op("Mul", made, mean)
+
+
 def padded(mode: str) -> Make:
     """As keras and GANs write it: a Pad of its own before each convolution."""
 
@@ -170,6 +178,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "average ceil": (pooled("AveragePool", ceil_mode=1), "AveragePool"),
     "average padded": (pooled("AveragePool", pads=[1] * 4, count_include_pad=1), "AveragePool"),
     "squeezed": (squeezed, "Conv"),
+    "around": (around, "Conv"),
     "pad constant": (padded("constant"), "Pad"),
     "pad reflect": (padded("reflect"), "Pad"),
     "pad edge": (padded("edge"), "Pad"),

@@ -70,7 +70,8 @@ def _as_given(prepared: Prepared, work: Path) -> Prepared:
     )
     reference = prepare_optimized(raw, prepared.source.ir)
     saved_sha256 = save_work(reference, path)
-    facts = facts_of(first_look(path, prepared.feeds, conditions), reference, types_of(inputs_of(prepared.source.ir)))
+    seen = first_look(path, reference, prepared.feeds, conditions)
+    facts = facts_of(seen, reference, types_of(inputs_of(prepared.source.ir)))
     known = known_dims(reference, to_graph(reference, facts.types), conditions)
     graph = to_graph(reference, facts.types, known)
     # The hash of the file at these sizes: what is measured of it holds for no others.

@@ -31,10 +31,9 @@ class FewestTiles:
         """Each holds less than the one before, by a step that is worth a trial."""
         most_bytes = self.most_bytes
         for _ in range(MOST_TRIALS):
-            fitting = self.loops.fitting(most_bytes)
-            if not fitting:
+            rung = self.loops.fitting(most_bytes)
+            if rung is None:
                 return
-            rung = min(fitting, key=lambda each: (each.launches, each.peak_bytes))
             most_bytes = int(rung.peak_bytes * (1 - LEAST_STEP_SHARE))
             yield LoopCandidate(self.loops, rung, partial(fit_loops, self.loops, most_bytes))
 
@@ -118,9 +117,8 @@ def _best(loops: Loops) -> OneModel | Refused:
 def _most_bytes(loops: Loops) -> int:
     """What loops should hold at most: the budget, or what the lowest hold where none should fit, as estimates err."""
     budget_bytes = int(min(loops.most_bytes, loops.task.question.budget_bytes))
-    if loops.fitting(budget_bytes):
-        return budget_bytes
-    return min((rung.peak_bytes for rung in loops.rungs), default=budget_bytes)
+    found = None if loops.fitting(budget_bytes) is not None else loops.lowest()
+    return budget_bytes if found is None else found.peak_bytes
 
 
 def without_loops(loops: Loops) -> OneModel | Refused:

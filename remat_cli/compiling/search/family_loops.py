@@ -33,7 +33,7 @@ def prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
     facts, was_long = known_facts_of(digest, conditions), False
     if facts is None:
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the loops of"):
-            seen = _look(found.path, whole)
+            seen = _look(found.path, reference, whole)
         if seen is None:
             return None
         facts = _beside(whole, facts_of(seen, reference, whole.facts.types[INPUTS]))
@@ -42,16 +42,16 @@ def prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
     return in_place_of(looped_whole, to_graph(reference, facts.types), facts, was_long=was_long)
 
 
-def _look(loops: Path, whole: Prepared) -> Sight | None:
+def _look(loops: Path, reference: Any, whole: Prepared) -> Sight | None:
     """A first look at a model with loops at the largest sizes; None where it has other bits, or too little memory."""
     if whole.runnable is None:
-        seen = first_look(loops, whole.feeds, whole.conditions)
+        seen = first_look(loops, reference, whole.feeds, whole.conditions)
         return seen if have_same_bits(whole.outputs, seen.outputs) else None
     near = whole.runnable.at
-    if not have_same_bits(near.outputs, first_look(loops, near.feeds, near.conditions).outputs):
+    if not have_same_bits(near.outputs, first_look(loops, reference, near.feeds, near.conditions).outputs):
         return None
     try:
-        return first_look(loops, whole.feeds, whole.conditions)
+        return first_look(loops, reference, whole.feeds, whole.conditions)
     except RuntimeFailure as failure:
         if lacks_memory(failure):
             return None

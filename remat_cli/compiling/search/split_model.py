@@ -146,14 +146,15 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     return next((culprit for culprit in culprits if culprit is not None), None)
 
 
-def profile_split(split: Prepared, whole: Answered, progress: Progress) -> Profile:
+def profile_split(split: Prepared, whole: Answered, progress: Progress, most_seconds: float) -> Profile:
     """The cost of every op of a split model, on the scale of the whole model's.
 
     Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
     split one with its tiles in order, without which it finds less in the processor's caches; the op times of the split
     model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other. Of a
     model for many sizes whose runs are long the first run of each is taken. Where this machine cannot run the whole one
-    at these sizes, that is done at smaller ones.
+    at these sizes, that is done at smaller ones. After `most_seconds`, which are left to the search, few runs are
+    enough.
 
     Raises:
         RuntimeFailure: a model fails to run.
@@ -163,7 +164,7 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress) -> Profi
     tiles = split if split.was_long else replace(split, reference_path=save_in_order(split, whole.profile, path))
     beside = whole.prepared.reference_path
     turns = None if split.runnable is not None else beside
-    profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress)
+    profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress, most_seconds)
     if relative is None:
         relative = _relative_time(tiles, beside, progress)
     whole_ns, sum_ns = (sum(cost.time_ns for cost in known.ops) for known in (whole.profile, profile))

@@ -77,6 +77,11 @@ class SizedView:
         """What `needs` said before: it is asked of the same op from many tensors."""
         return {}
 
+    @cached_property
+    def proved_above(self) -> dict[object, int]:
+        """By op, tiles and what they read, above how many units bits are proved: regions have ops in common."""
+        return {}
+
     def needs(self, op: int, axis: int, length: Dim) -> dict[int, int] | None:
         """By position the axis of what a part of an op reads in part; None where the part is not the op on parts."""
         asked = op, axis, length

@@ -8,8 +8,8 @@ ends; plain convolutions are products of matrices, of which all sizes are asked.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
-from math import prod
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import SizeFamily
@@ -31,10 +31,13 @@ def window_refusal(
 ) -> tuple[int, Sizes] | None:
     """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
     whole = whole_up_to(sized, region, tiling)
-    for op in _told_apart(sized, region):
+    for kind, op in _told_apart(sized, region).items():
+        asked = kind, region.length, tiling.rows
+        if sized.proved_above.get(asked, math.inf) <= whole:
+            continue
         known = SizedOp.of(sized, region, op)
         choices = _choices(known, region, family)
-        if prod(map(len, choices)) > most_asked:
+        if math.prod(map(len, choices)) > most_asked:
             return op, dict(family.corners[0])  # asking for all, in vain, would take long
         for chosen in itertools.product(*choices):
             sized.look()
@@ -46,10 +49,11 @@ def window_refusal(
             works = ((work, form, bounds) for form, bounds in tiles for work in form.ops if work.op == op)
             if not all(_is_part_same(sized, view, *each) for each in works):
                 return op, sizes
+        sized.proved_above[asked] = whole
     return None
 
 
-def _told_apart(sized: SizedView, region: LoopRegion) -> list[int]:
+def _told_apart(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     """Ops of the region, but of those that rules look at alike, of which tiles read and make the same rows, only one.
 
     Of ops that do the same to each element the rules say the same.
@@ -67,7 +71,7 @@ def _told_apart(sized: SizedView, region: LoopRegion) -> list[int]:
         is_by_element = rule.elements is not None and rule.scope is Scope.EVERY_SIZE
         kind = rule.cut if is_by_element else kind_of(sized, op)
         found.setdefault((kind, known.inputs, known.outputs, str(parts)), op)
-    return sorted(found.values())
+    return found
 
 
 def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[int, ...]]:

@@ -163,8 +163,10 @@ class _Branch:
         return reshaped
 
     def joinable(self, name: str) -> ir.Value:
-        """An exit as it lies in memory."""
-        value = self.held[name]
+        """The tile's own rows of an exit, as it lies in memory."""
+        value, holds, own = self.held[name], self.form.holds[name], self.form.exits[name]
+        if own != holds:
+            value = self._cut(name, value, self._inside(holds, own), (own, "exit"))
         return self._opened(value, name) if name in blocked_names(self.body.sized) else value
 
     def _read(self, work: PartOp, at: int, value: ir.Value | None) -> ir.Value | None:

@@ -9,7 +9,7 @@ in the first and in the last tile, and all inner ones are the same ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -86,10 +86,14 @@ class PartOp:
 
 @dataclass(frozen=True)
 class TileForm:
-    """The ops of one kind of tile, in order, and what is held of each tensor made in it."""
+    """The ops of one kind of tile, in order, and what is held of each tensor made in it.
+
+    `exits` are the tile's own rows of what is read outside, of which it may hold more for its own ops.
+    """
 
     ops: tuple[PartOp, ...]
     holds: Mapping[str, Part]
+    exits: Mapping[str, Part] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,11 @@ def _form(
         if isinstance(cut, NotAlike):
             return cut
         cuts.append(cut)
-    return _Pair(demand, bounds, lengths).form(*cuts)
+    form = _Pair(demand, bounds, lengths).form(*cuts)
+    if isinstance(form, NotAlike):
+        return form
+    own = {name: [None if bound is None else Edge(each, 0) for bound in bounds] for name, each in exits.items()}
+    return replace(form, exits={name: Part(*edges) for name, edges in own.items()})
 
 
 @dataclass(frozen=True)
