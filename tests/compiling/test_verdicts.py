@@ -15,7 +15,7 @@ from remat_cli.compiling.planned import Answered, OneModel, PlannedModel, Refuse
 from remat_cli.compiling.search import family as family_stage
 from remat_cli.compiling.search import splitter as splitter_stage
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial
-from remat_cli.compiling.search.loops import LoopCandidate, Loops
+from remat_cli.compiling.search.loops import LoopCandidate, Loops, ladder_of
 from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, without_splits
 from remat_cli.compiling.search.tensor_cap import CapSearch
 from remat_cli.compiling.search.tiles import Tiles
@@ -31,6 +31,7 @@ BASE_NS = 1000
 STOPPED = Progress(lambda event: None, lambda: True)
 NOT_FINAL, FINAL = SplitObstacle("in no region", False), SplitObstacle("'y' is a model output", True)
 UNCUT = SplitObstacle("op 'f' cannot be cut", True, op=0)
+JOINED = SplitObstacle("'y' exists beside the tiles it is joined of", True, op=0, is_of_ops=False)
 
 
 def planned(status: Status, *, least: bool = False, time_ns: int | None = None) -> PlannedModel:
@@ -53,7 +54,8 @@ REQUEST = SimpleNamespace(search=Search(None, None), splits=SplitOptions())
 
 def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Tiles:
     whole = planned(status)
-    looking = Tiles(SplitTask(whole, whole.answer.question, REQUEST, None, progress))
+    request = SimpleNamespace(search=Search(None, None), splits=SplitOptions())
+    looking = Tiles(SplitTask(whole, whole.answer.question, request, None, progress))
     view = SimpleNamespace(nodes=("fused",))
     looking.__dict__["proposer"] = SimpleNamespace(
         timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes: found
@@ -69,6 +71,7 @@ def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Ti
         (Status.INFEASIBLE, FINAL, True, False, Status.INFEASIBLE),
         (Status.INFEASIBLE, UNCUT, True, False, Status.INFEASIBLE),
         (Status.INFEASIBLE, UNCUT, False, False, Status.NOT_FOUND),
+        (Status.INFEASIBLE, JOINED, False, False, Status.NOT_FOUND),
         (Status.INFEASIBLE, FINAL, True, True, Status.NOT_FOUND),
         (Status.NOT_FOUND, FINAL, True, False, Status.NOT_FOUND),
     ],
@@ -78,7 +81,17 @@ def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obsta
     found = without_splits(tiles(status, obstacle, STOPPED if is_stopped else silent()))
     assert found.answer.run.status is wanted
     assert found.obstacle is None if obstacle is None or is_stopped else found.obstacle.startswith(obstacle.text)
-    assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (not is_own)
+    assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (obstacle is UNCUT and not is_own)
+
+
+@pytest.mark.parametrize(("obstacle", "told"), [(NOT_FINAL, None), (FINAL, FINAL.text), (None, None)])
+def test_once_time_is_over_only_what_no_split_gets_around_is_told(monkeypatch, obstacle, told):
+    monkeypatch.setattr(splitter_stage, "has_op", lambda model, node: True)
+    looking = tiles(Status.INFEASIBLE, obstacle, silent())
+    looking.task.clock.seconds = 0.0
+    found = without_splits(looking)
+    assert found.obstacle == told
+    assert found.answer.run.status is (Status.INFEASIBLE if told else Status.NOT_FOUND)
 
 
 @pytest.mark.parametrize("status", [Status.INFEASIBLE, Status.NOT_FOUND])
@@ -132,9 +145,8 @@ COSTS = {90: 1, 70: 5, 50: 8, 30: 60, 20: None, 10: 90}
 class Ladder(Loops):
     """Rungs by what they hold, each of which costs so many percent once it is measured (None: it cannot be used)."""
 
-    @property
-    def rungs(self):
-        return [SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS]
+    def ladder(self):
+        return ladder_of([SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS])
 
     def with_dims(self, found):
         return found

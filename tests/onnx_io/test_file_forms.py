@@ -11,8 +11,9 @@ import onnxruntime as ort
 import pytest
 
 from remat_cli.base.errors import ModelError
-from remat_cli.onnx_io.read.copying import copied
-from remat_cli.onnx_io.read.load import DimBindings, load, save
+from remat_cli.onnx_io.read.copies import copy_of
+from remat_cli.onnx_io.read.interface import fed_inputs
+from remat_cli.onnx_io.read.load import DimBindings, load, prepare_optimized, save
 from tests.onnx_io.file_forms import (
     DRAWN,
     FORMS,
@@ -21,10 +22,12 @@ from tests.onnx_io.file_forms import (
     branches,
     cast_last,
     external,
+    listed,
     model,
     net,
     port,
     residual,
+    unread,
 )
 
 BOUND = DimBindings(shapes={"x": SHAPE})
@@ -85,6 +88,28 @@ def test_nodes_stay_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert [each.op_type for each in load(tmp_path / "model.onnx", BOUND).ir.graph][-1] == "Cast"
 
 
+def test_what_nobody_reads_need_not_be_fed(tmp_path: Path) -> None:
+    """An input keeps its default as long as it is one, else it must be fed."""
+    (tmp_path / "model.onnx").write_bytes(unread(listed(model())).SerializeToString())
+    optimised = prepare_optimized(tmp_path / "model.onnx")
+    assert [each.name for each in fed_inputs(optimised.graph)] == ["x"]
+    assert [each.name for each in optimised.graph.inputs] == ["x", "w1", "w2", "batches_tracked"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_copy_has_its_nodes_in_the_order_of_the_file(tmp_path: Path, form: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(FORMS[form]().SerializeToString())
+    read = load(tmp_path / "model.onnx", BOUND).ir
+    copy = copy_of(read)
+    assert [each.name for each in copy.graph] == [each.name for each in read.graph]
+    assert {*copy.graph.all_nodes()}.isdisjoint(read.graph.all_nodes())
+    assert ir.to_proto(copy).SerializeToString() == ir.to_proto(read).SerializeToString()
+    own, theirs = ({value for node in each.graph for value in node.outputs} for each in (copy, read))
+    inputs = {value for node in copy.graph.all_nodes() for value in node.inputs}
+    assert theirs.isdisjoint(inputs | {*copy.graph.outputs})
+    assert {user.graph for value in own for user, _ in value.uses()}.isdisjoint({read.graph})
+
+
 def without_rank() -> onnx.ModelProto:
     """Its input says what it holds, and nothing of its shape."""
     return model(inputs=[port("x", None)], outputs=[port("y", None)])
@@ -122,20 +147,6 @@ def test_two_nodes_of_one_name_are_named_anew(tmp_path: Path) -> None:
     assert names[0] == "first"
     save(read.ir, path.with_name("read.onnx"))
     assert all(map(np.array_equal, outputs(fair), outputs(path.with_name("read.onnx"))))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_copy_has_its_nodes_in_the_order_of_the_file(tmp_path: Path, form: str) -> None:
-    (tmp_path / "model.onnx").write_bytes(FORMS[form]().SerializeToString())
-    read = load(tmp_path / "model.onnx", BOUND).ir
-    copy = copied(read)
-    assert [each.name for each in copy.graph] == [each.name for each in read.graph]
-    assert {*copy.graph.all_nodes()}.isdisjoint(read.graph.all_nodes())
-    assert ir.to_proto(copy).SerializeToString() == ir.to_proto(read).SerializeToString()
-    own, theirs = ({value for node in each.graph for value in node.outputs} for each in (copy, read))
-    inputs = {value for node in copy.graph.all_nodes() for value in node.inputs}
-    assert theirs.isdisjoint(inputs | {*copy.graph.outputs})
-    assert {user.graph for value in own for user, _ in value.uses()}.isdisjoint({read.graph})
 
 
 def test_a_body_out_of_order_is_refused_with_the_name_of_its_node(tmp_path: Path) -> None:

@@ -15,13 +15,16 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.onnx_io.read.load import save
+from remat_cli.onnx_io.read.body_wiring import body_wiring
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load, save
 from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules import arena as arenas
 from remat_cli.ort_rules.arena import Arena
 from remat_cli.ort_rules.requests import Request
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
+from remat_cli.runtime.measure.profilers import ProfileRequest, measure
 from remat_cli.runtime.sessions._ort import installed_rules
+from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,3 +95,64 @@ def test_the_steady_form_asks_for_what_is_said_of_it(ballast_bytes, tmp_path, tr
     found = [Request(*event) for event in json.loads(watched("traced", path, tracer, tracer=tracer).stdout)]
     inner = [Request(0, 3 * size * 4, True, in_block=False)]
     assert alike(found) == alike(list(steady_requests(inner, SteadyBranch(2), form)))
+
+
+def growing_loop() -> ir.Model:
+    """A Loop whose result grows by a row in each round; of two tensors of one size in a round the second dies first."""
+    width, rounds = 2**16, 4
+    row = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, width])
+    grown = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, width]) for name in ("rows", "more")]
+    flag = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("goes", "goes_on")]
+    body = helper.make_graph(
+        [
+            helper.make_node("Exp", ["x"], ["a"], name="exp"),
+            helper.make_node("Concat", ["a", "a"], ["aa"], name="pair", axis=0),
+            helper.make_node("ReduceMax", ["aa"], ["b"], name="most", axes=[0], keepdims=1),
+            helper.make_node("Sub", ["a", "b"], ["c"], name="sub"),
+            helper.make_node("Concat", ["rows", "c"], ["more"], name="grow", axis=0),
+            helper.make_node("Identity", ["goes"], ["goes_on"], name="goes_on"),
+        ],
+        "body",
+        [helper.make_tensor_value_info("number", TensorProto.INT64, []), flag[0], grown[0]],
+        [flag[1], grown[1]],
+    )
+    none = helper.make_tensor("none", TensorProto.FLOAT, [0, width], [])
+    often = helper.make_tensor("often", TensorProto.INT64, [], [rounds])
+    loop = helper.make_node("Loop", ["often", "", "none"], ["y"], name="loop", body=body)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, width])
+    graph = helper.make_graph([loop], "g", [row], [result], [none, often])
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+def test_a_body_asks_for_what_is_derived_from_its_kernels(tmp_path, tracer):
+    model, path = growing_loop(), tmp_path / "loop.onnx"
+    save(model, path)
+    feeds = make_feeds(inputs_of(load(path, DimBindings()).ir), 0)
+    request = ProfileRequest(intra_op_threads=1, wiring=body_wiring(model))
+    requests = measure(path, feeds, ["loop"], request).bodies["loop"]
+    held: list[int] = []
+    derived: list[tuple[int, bool]] = []
+    for number in requests:
+        if number > 0:
+            held.append(number)
+        derived.append((number, True) if number > 0 else (held.pop(-1 - number), False))
+    traced = json.loads(watched("traced", path, tracer, tracer=tracer).stdout)
+    least = 2**16
+    # Where two are given back at once the order says nothing: what is held after each request does.
+    assert held_after(derived, least) == held_after([(size, takes) for _, size, takes in traced], least)
+
+
+def held_after(events: list[tuple[int, bool]], least: int) -> list[list[int]]:
+    """Sizes that are held whenever more is asked for, rounded as they are asked for without an arena."""
+    held: list[int] = []
+    found: list[list[int]] = []
+    for size, takes in events:
+        if size < least:
+            continue
+        if takes:
+            held.append(size // ALIGNED_BYTES)
+            found.append(sorted(held))
+        else:
+            held.remove(size // ALIGNED_BYTES)
+    return found

@@ -64,6 +64,14 @@ def test_sums_over_a_middle_axis_need_more_items_than_threads() -> None:
     assert check_slices(op, 0, [Slab(0, 0, 1), Slab(0, 5, 7)]).all_refused
 
 
+@pytest.mark.parametrize("threads", [1, 8])
+def test_sums_of_one_item_need_no_more_of_its_channels_than_threads_may_count(threads: int) -> None:
+    op = reduction("Mean", (6, 32, 24, 45), {2}, 1)
+    assert check_slices(op, 0, [Slab(0, 0, 1), Slab(0, 3, 4), Slab(0, 4, 6)], threads=threads).all_exact
+    few = reduction("Mean", (6, 31, 24, 45), {2}, 1)
+    assert check_slices(few, 0, [Slab(0, 3, 4)], threads=8).all_refused
+
+
 @pytest.mark.parametrize("name", ["Sum", "Mean"])
 def test_sums_in_double_precision_are_refused(name: str) -> None:
     inputs = (noise(16, 500, 64).astype(np.float64), np.array([1]))

@@ -5,12 +5,14 @@ Loop; what they hold is estimated here.
 """
 
 import contextlib
+import itertools
 import math
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
@@ -47,6 +50,7 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_l
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
@@ -56,7 +60,8 @@ MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
-FINDING_SHARE = 0.6  # of the time that is left, for finding loops: those found are then built
+PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved: those are then built
+FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
 THREADS = 8  # bits hold on up to so many, or on as many as there are
@@ -75,20 +80,17 @@ class Rung:
     launches: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class RungLadder:
-    """The same regions in ever more tiles: those that were looked at, and the others."""
+    """The same regions in ever more tiles.
 
-    others: Iterator[Rung]
-    rungs: list[Rung] = field(default_factory=list)
+    `others` finds regions around fewer ops, for where tiles of some of these are refused. `known` are the rungs that
+    were looked at, by the rows of each region's tiles.
+    """
 
-    def climb(self, most_bytes: int = -1) -> None:
-        """Go on, unless it was done before, to tiles that hold so little."""
-        while all(rung.peak_bytes > most_bytes for rung in self.rungs):
-            rung = next(self.others, None)
-            if rung is None:
-                return
-            self.rungs.append(rung)
+    regions: Sequence[LoopRegion]
+    others: Iterator[list[LoopRegion]] = field(default_factory=lambda: iter(()))
+    known: dict[tuple[int | None, ...], Rung | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,16 @@ class Loops:
 
     def ladder(self) -> list[Rung]:
         """Rungs that hold ever less; none of which another one holds no more and launches no more ops."""
-        found: list[Rung] = []
-        for rung in sorted(self.rungs, key=lambda each: (each.peak_bytes, each.launches)):
-            if not found or rung.launches < found[-1].launches:
-                found.append(rung)
-        return found[::-1]
+        return self._proved(ladder_of)
+
+    def fitting(self, most_bytes: int) -> Rung | None:
+        """Of the rungs that hold so little the one that launches the fewest ops."""
+        found = self._proved(lambda rungs: [each for each in rungs if each.peak_bytes <= most_bytes][:1], most_bytes)
+        return next(iter(found), None)
+
+    def lowest(self) -> Rung | None:
+        """The rung that holds least."""
+        return next(iter(self._proved(lambda rungs: sorted(rungs, key=lambda each: each.peak_bytes)[:1])), None)
 
     def with_dims(self, found: OneModel) -> OneModel:
         """A plan that knows its tensors' dimensions for all sizes, beside those that it knows."""
@@ -130,6 +137,12 @@ class Loops:
         """Whether no tensor of a plan's model is above the cap on them."""
         return self.cap_bytes == math.inf or not inside_above(found.prepared.graph, int(self.cap_bytes))
 
+    @property
+    def most_bytes(self) -> float:
+        """How much a plan may hold on this machine, which must run it; any number where that runs the whole model."""
+        runnable = self.task.whole.prepared.runnable
+        return math.inf if runnable is None else runnable.most_bytes
+
     def _cuts_all_large(self, rung: Rung) -> bool:
         """Whether loops leave no tensor above the cap, whole or in a tile."""
         view, owner = self.sized.view, {op: at for at, region in enumerate(rung.regions) for op in region.own}
@@ -142,6 +155,55 @@ class Loops:
             if size * rung.tilings[at].rows > self.cap_bytes * self._length(rung.regions[at]):
                 return False
         return True
+
+    def twin(self, rung: Rung | None) -> Path | None:
+        """A file of the same model in other tiles than these, or in any, that this machine runs at the largest sizes.
+
+        None where that runs the original itself, or where there is none.
+        """
+        whole = self.task.whole.prepared
+        if whole.runnable is None:
+            return None
+        for other in self._other_tiles(rung):
+            key = tuple(
+                (frozenset(each.ops), tiling) for each, tiling in zip(other.regions, other.tilings, strict=True)
+            )
+            if key not in self._twins:
+                folder = Path(tempfile.mkdtemp(prefix="twin_", dir=self.task.work))
+                model = looped(self.sized, other.regions, other.tilings).model
+                with self.task.clock.running():
+                    self._twins[key] = prepare_loops(whole, model, folder)
+            if (found := self._twins[key]) is not None:
+                return found.reference_path
+        return None
+
+    @cached_property
+    def _twins(self) -> dict[object, Prepared | None]:
+        """Tiles that were built to be compared with, by what they are."""
+        return {}
+
+    def _other_tiles(self, rung: Rung | None) -> Iterator[Rung]:
+        """Half the rows, then twice as many, as far as bits are proved; without tiles those in the fewest that fit."""
+        if rung is None:
+            fitting = self.fitting(int(self.most_bytes))
+            yield from () if fitting is None else (fitting,)
+            return
+        sized = replace(self.sized, look=SearchClock(TELL_SECONDS).look)  # of their own: that of the search may be over
+        for multiple in (Fraction(1, 2), Fraction(2)):
+            with contextlib.suppress(SearchOver):
+                pairs = list(zip(rung.regions, rung.tilings, strict=True))
+                tilings = tuple(self._other_rows(sized, region, tiling, multiple) for region, tiling in pairs)
+                peak_bytes = LoopEstimate(sized, rung.regions, tilings, self._profile).peak_bytes
+                if tilings != rung.tilings and peak_bytes <= self.most_bytes:
+                    yield Rung(rung.regions, tilings, peak_bytes, rung.launches)
+
+    def _other_rows(self, sized: SizedView, region: LoopRegion, tiling: Tiling, multiple: Fraction) -> Tiling:
+        """Tiles of a multiple of the rows, or the same where these are not proved to have the same bits."""
+        other = Tiling(_in_steps(max(1, int(tiling.rows * multiple))))
+        if other.rows >= self._length(region):
+            return tiling
+        look = refusal if region.windows is None else window_refusal
+        return tiling if look(sized, region, other, self._family) is not None else other
 
     @property
     def _family(self) -> SizeFamily:
@@ -159,8 +221,10 @@ class Loops:
         lean = with_known_numbers(lean, dims)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
-        opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
-        types = {**prepared.facts.types, **opened.types}
+        most = prepared.conditions.dims
+        picked = with_shifts_as_picks(lean, dims, self._family, most, large)
+        opened = with_open_shapes(picked.model, dims, most, large)
+        dims, types = {**dims, **picked.dims}, {**prepared.facts.types, **picked.types, **opened.types}
         view = self._view(opened.model, types, threads)
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
@@ -181,24 +245,67 @@ class Loops:
         return msgspec.structs.replace(whole.profile, ops=ops)
 
     @property
-    def rungs(self) -> tuple[Rung, ...]:
-        """All regions and tiles that may be tried; those found so far where time is over."""
-        with contextlib.suppress(SearchOver):
-            for ladder in self._each_ladder():
-                ladder.climb()
-        return tuple(rung for ladder in self._ladders for rung in ladder.rungs)
+    def rungs(self) -> list[Rung]:
+        """All that are proved so far."""
+        return [rung for rung in self._rungs() if self._is_proved(rung)]
 
-    def fitting(self, most_bytes: int) -> list[Rung]:
-        """Of the same regions those in the fewest tiles that hold so little; bits of finer ones need no proof then."""
+    def _proved(self, choose: Callable[[list[Rung]], list[Rung]], most_bytes: int = -1) -> list[Rung]:
+        """What is chosen of the rungs once the bits of its tiles are proved; where some are refused it is chosen anew.
+
+        Proofs take most of the time, so that only what is chosen is proved. When time is over it is chosen of the
+        rungs that are proved by then.
+        """
         with contextlib.suppress(SearchOver):
-            for ladder in self._each_ladder():
-                ladder.climb(most_bytes)
-        return [rung for ladder in self._ladders for rung in ladder.rungs if rung.peak_bytes <= most_bytes]
+            for ladder in self._new_ladders:
+                self._ladders.append(ladder)
+        with contextlib.suppress(SearchOver):
+            while True:
+                chosen = choose(self._rungs(most_bytes))
+                if all(self._holds(rung) for rung in chosen):
+                    return chosen
+        return choose([rung for rung in self._rungs(most_bytes) if self._is_proved(rung)])
+
+    def _rungs(self, most_bytes: int = -1) -> list[Rung]:
+        """Rungs of which no tiles are refused so far, those first that launch the fewest ops.
+
+        Of each ladder none after the first one that holds so little.
+        """
+        found = list[Rung]()
+        for ladder in self._ladders:
+            for rung in self._rungs_of(ladder):
+                found.append(rung)
+                if rung.peak_bytes <= most_bytes:
+                    break
+        return sorted(found, key=lambda each: (each.launches, each.peak_bytes))
+
+    def _is_proved(self, rung: Rung) -> bool:
+        """Whether the bits of all its tiles are proved, without finding out."""
+        pairs = zip(rung.regions, rung.tilings, strict=True)
+        return all(self._proofs.get((self._kind(region), tiling.rows)) for region, tiling in pairs)
+
+    def _holds(self, rung: Rung) -> bool:
+        """Whether the bits of all its tiles are proved, which is found out.
+
+        Where a region's are not for any tiles, regions around fewer of its ops are a ladder from now on.
+        """
+        refused = [
+            region
+            for region, tiling in zip(rung.regions, rung.tilings, strict=True)
+            if not self._has_same_bits(region, tiling)
+        ]
+        for region in refused:
+            coarsest = self._tiling(region, 2)
+            if coarsest is not None and self._has_same_bits(region, coarsest):
+                continue
+            ladders = [each for each in self._ladders if any(region is other for other in each.regions)]
+            for ladder in ladders:
+                self._ladders.extend(RungLadder(each, ladder.others) for each in itertools.islice(ladder.others, 1))
+        return not refused
 
     @cached_property
     def _clock(self) -> SearchClock:
         """The time for finding loops and proving their bits: what is left is for building some of them."""
-        return self.task.clock.share(FINDING_SHARE)
+        return self.task.clock.share(PROVING_SHARE)
 
     @property
     def is_cut(self) -> bool:
@@ -214,88 +321,95 @@ class Loops:
     def _new_ladders(self) -> Iterator[RungLadder]:
         return self._all_ladders()
 
-    def _each_ladder(self) -> Iterator[RungLadder]:
-        """Those that were met before, and all others."""
-        yield from tuple(self._ladders)
-        for ladder in self._new_ladders:
-            self._ladders.append(ladder)
-            yield ladder
-
     def _all_ladders(self) -> Iterator[RungLadder]:
-        """Loops around ever smaller tensors, each in ever more tiles, that hold less than the whole by estimate."""
-        peak = self.task.question.baseline.peak
-        sizes = sorted({size for size in self.sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        """Loops along the batch, which are few, then loops around ever smaller tensors."""
         if opset_of(self.sized.view.model) < BOUNDS_SINCE:
             return
+        sized, peak = self.sized, self.task.question.baseline.peak
+        finding = replace(sized, look=self._clock.share(FINDING_SHARE).look)
+        sizes = sorted({size for size in sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        yield RungLadder(find_batches(finding, int(LEAST_SHARE * peak)))
         for least_bytes in sizes:
-            if self.task.progress.should_stop() or self._clock.ends():
+            if self.task.progress.should_stop():
                 return
-            loops = find_loops(self.sized, least_bytes)
-            taken = {op for region in loops for op in region.ops}
-            for regions in (loops, *([*loops, *windows] for windows in self._windows(least_bytes, taken) if windows)):
-                yield self._ladder(regions)
-        yield self._ladder(find_batches(self.sized, int(LEAST_SHARE * peak)))
+            finding.look()
+            loops = find_loops(finding, least_bytes)
+            taken = frozenset(op for region in loops for op in region.ops)
+            windows = find_windows(finding, least_bytes, taken)
+            yield RungLadder(loops)
+            if windows:
+                others = self._fewer_windows(windows, least_bytes, taken)
+                yield RungLadder([*loops, *windows], ([*loops, *each] for each in others))
+        # along lengths that do not vary, for tensors that are large even at one position of each that does
+        names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
+        for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
+            finding.look()
+            yield RungLadder(find_loops(finding, least_bytes, fixed=True))
 
-    def _ladder(self, regions: Sequence[LoopRegion]) -> RungLadder:
-        peak = self.task.question.baseline.peak
-        below = (rung for rung in self._rungs_of(regions) if rung.peak_bytes < peak)
-        return RungLadder(rung for rung in below if self._cuts_all_large(rung))
-
-    def _windows(self, least_bytes: int, taken: set[int]) -> Iterator[list[LoopRegion]]:
-        """Regions in tiles of rows, then those around ops of these whose tiles are not proved to have their bits."""
+    def _fewer_windows(
+        self, found: list[LoopRegion], least_bytes: int, taken: frozenset[int]
+    ) -> Iterator[list[LoopRegion]]:
+        """Regions in tiles of rows around ops of those found, but for ops whose tiles may have other bits."""
         barred = set(taken)
-        for _ in range(MOST_BARRED):
-            found = find_windows(self.sized, least_bytes, barred)
-            yield found
+        for _ in range(MOST_BARRED - 1):
             unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
             more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
             if not more:
                 return
             barred |= more
+            found = find_windows(self.sized, least_bytes, barred)
+            if found:
+                yield found
 
-    def _rungs_of(self, regions: Sequence[LoopRegion]) -> Iterator[Rung]:
-        """The same regions in ever more tiles."""
+    def _rungs_of(self, ladder: RungLadder) -> Iterator[Rung]:
+        """The same regions in ever more tiles, as far as these hold less than the whole and are not refused."""
         before, tiles = None, 2
-        while regions and tiles <= MOST_TILES:
-            rung = self._rung(regions, tiles)
-            if rung is not None and before is not None and rung.tilings == before.tilings:
+        while ladder.regions and tiles <= MOST_TILES:
+            chosen = [self._finest(region, tiles) for region in ladder.regions]
+            if chosen == before:
                 break  # more tiles are too short for their bits to be proved
+            before, tiles = chosen, tiles * 2
+            key = tuple(None if each is None else each.rows for each in chosen)
+            if key not in ladder.known:
+                ladder.known[key] = self._rung(ladder.regions, chosen)
+            rung = ladder.known[key]
             if rung is not None:
                 yield rung
-            before = rung
-            tiles *= 2
 
-    def _rung(self, regions: Sequence[LoopRegion], tiles: int) -> Rung | None:
-        chosen = [(region, self._finest(region, tiles)) for region in regions]
-        proved = [(region, tiling) for region, tiling in chosen if tiling is not None]
-        if not proved:
+    def _rung(self, regions: Sequence[LoopRegion], chosen: Sequence[Tiling | None]) -> Rung | None:
+        """The regions that have tiles, if by estimate they hold less than the whole, and no tensor too large."""
+        pairs = [(region, tiling) for region, tiling in zip(regions, chosen, strict=True) if tiling is not None]
+        if not pairs:
             return None
-        regions, tilings = zip(*proved, strict=True)
-        estimate = LoopEstimate(self.sized, tuple(regions), tuple(tilings), self._profile)
-        pairs = zip(regions, tilings, strict=True)
+        regions, tilings = zip(*pairs, strict=True)
+        estimate = LoopEstimate(self.sized, regions, tilings, self._profile)
         launches = sum(-(-self._length(region) // tiling.rows) * len(region.ops) for region, tiling in pairs)
-        return Rung(tuple(regions), tuple(tilings), estimate.peak_bytes, launches)
+        rung = Rung(regions, tilings, estimate.peak_bytes, launches)
+        is_less = rung.peak_bytes < self.task.question.baseline.peak
+        return rung if is_less and self._cuts_all_large(rung) else None
 
     def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
-        """So many tiles, or the most below that whose bits are proved."""
+        """So many tiles, or the most below that are not refused."""
         counts = (tiles >> halved for halved in range(tiles.bit_length() - 1))
         return next((found for count in counts if (found := self._tiling(region, count)) is not None), None)
 
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
-        """Tiles of as many rows as so many of the largest size have, in whole steps; None where bits may differ."""
+        """Tiles of as many rows as so many of the largest size have, in whole steps; None where they are refused."""
         length = self._length(region)
-        rows = -(-length // tiles)
-        rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
-        key = (self._kind(region), rows)
+        rows = _in_steps(-(-length // tiles))
+        is_refused = self._proofs.get((self._kind(region), rows)) is False
+        return None if rows >= length or is_refused else Tiling(rows)
+
+    def _has_same_bits(self, region: LoopRegion, tiling: Tiling) -> bool:
+        """Whether the bits of a region's tiles are proved."""
+        key = self._kind(region), tiling.rows
         if key not in self._proofs:
-            is_whole, refused = rows >= length, None
-            if not is_whole:
-                look = refusal if region.windows is None else window_refusal
-                refused = look(self.sized, region, Tiling(rows), self._family)
+            look = refusal if region.windows is None else window_refusal
+            refused = look(self.sized, region, tiling, self._family)
             if refused is not None:
-                self._refused.append(Refusal(region, Tiling(rows), *refused))
-            self._proofs[key] = not is_whole and refused is None
-        return Tiling(rows) if self._proofs[key] else None
+                self._refused.append(Refusal(region, tiling, *refused))
+            self._proofs[key] = refused is None
+        return self._proofs[key]
 
     def obstacle(self) -> str | None:
         """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.
@@ -321,9 +435,10 @@ class Loops:
 
     def _largest_held(self) -> str | None:
         """What is whole in the loops that hold least, or without any, and why."""
-        rung = min(self.rungs, key=lambda each: each.peak_bytes, default=Rung((), (), 0, 0))
+        lowest = self.lowest()
+        rung = lowest or Rung((), (), 0, 0)
         reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
-        if not self.rungs:
+        if lowest is None:
             return reason
         needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
         return needs if reason is None else f"{needs}; {reason}"
@@ -418,6 +533,15 @@ class Loops:
         return region.length.at(self.task.request.conditions.dims)
 
 
+def ladder_of(rungs: Sequence[Rung]) -> list[Rung]:
+    """Of rungs those of which no other one holds no more and launches no more ops; they hold ever less."""
+    found: list[Rung] = []
+    for rung in sorted(rungs, key=lambda each: (each.peak_bytes, each.launches)):
+        if not found or rung.launches < found[-1].launches:
+            found.append(rung)
+    return found[::-1]
+
+
 @dataclass(frozen=True)
 class LoopCandidate:
     """A rung that is built and planned; `tighter` plans for what holds less than it does."""
@@ -436,7 +560,8 @@ class LoopCandidate:
             prepared = prepare_loops(task.whole.prepared, model.model, folder)
             if prepared is None:
                 return None
-            profile = loops.with_buffers(profile_split(prepared, task.whole, task.progress), self.rung)
+            seen = profile_split(prepared, task.whole, task.progress, task.clock.left)
+            profile = loops.with_buffers(seen, self.rung)
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
@@ -444,8 +569,14 @@ class LoopCandidate:
         task = self.loops.task
         problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
         with stages.giving_way(task.progress):
-            return replace(task.plan(trial, problem, task.request.search), tighter=self.tighter)
+            found = task.plan(trial, problem, task.request.search)
+            return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
         return None
+
+
+def _in_steps(rows: int) -> int:
+    """So many rows, or as many more as make whole steps."""
+    return -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
 
 
 def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:

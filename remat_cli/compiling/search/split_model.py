@@ -146,13 +146,15 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     return next((culprit for culprit in culprits if culprit is not None), None)
 
 
-def profile_split(split: Prepared, whole: Answered, progress: Progress) -> Profile:
+def profile_split(split: Prepared, whole: Answered, progress: Progress, most_seconds: float) -> Profile:
     """The cost of every op of a split model, on the scale of the whole model's.
 
     Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
     split one with its tiles in order, without which it finds less in the processor's caches; the op times of the split
     model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other. Of a
-    model for many sizes whose runs are long the first run of each is taken.
+    model for many sizes whose runs are long the first run of each is taken. Where this machine cannot run the whole one
+    at these sizes, that is done at smaller ones. After `most_seconds`, which are left to the search, few runs are
+    enough.
 
     Raises:
         RuntimeFailure: a model fails to run.
@@ -161,7 +163,8 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress) -> Profi
     conditions, path = split.conditions, split.reference_path.with_name("in_order.onnx")
     tiles = split if split.was_long else replace(split, reference_path=save_in_order(split, whole.profile, path))
     beside = whole.prepared.reference_path
-    profile, relative = profile_beside(tiles, beside, conditions, conditions.device, progress)
+    turns = None if split.runnable is not None else beside
+    profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress, most_seconds)
     if relative is None:
         relative = _relative_time(tiles, beside, progress)
     whole_ns, sum_ns = (sum(cost.time_ns for cost in known.ops) for known in (whole.profile, profile))
@@ -175,7 +178,8 @@ def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
     conditions = split.conditions
     settings = default_settings(conditions)
     models = (lean_form(beside, settings), lean_form(split.reference_path, settings))
-    whole_ns, split_ns = time_in_turn(models, split.feeds, settings, progress.advance)
+    feeds = split.feeds if split.runnable is None else split.runnable.at.feeds
+    whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative

@@ -41,8 +41,14 @@ def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFact
 
 
 def without_splits(tiles: Tiles) -> OneModel | Refused:
-    """The whole plan, and why no split is in it; INFEASIBLE only where nothing can get around the reason."""
-    whole, obstacle = tiles.task.whole, None if tiles.task.should_stop() else _obstacle(tiles)
+    """The whole plan, and why no split is in it; INFEASIBLE only where nothing can get around the reason.
+
+    Once time is over, a reason that splits not looked at could get around is none.
+    """
+    task = tiles.task
+    whole, obstacle = task.whole, None if task.progress.should_stop() else _obstacle(tiles)
+    if obstacle is not None and not obstacle.is_final and task.should_stop():
+        obstacle = None
     text = None if obstacle is None else obstacle.text
     if whole.answer.run.status is Status.INFEASIBLE and (obstacle is None or not obstacle.is_final):
         run = replace(whole.answer.run, status=Status.NOT_FOUND)
@@ -56,4 +62,5 @@ def _obstacle(tiles: Tiles) -> SplitObstacle | None:
     found = tiles.proposer.obstacle(whole.answer.run.floor.op, tiles.free_bytes)
     if found is None or found.op is None or has_op(whole.prepared.source.ir, view.nodes[found.op]):
         return found
-    return replace(found, text=f"{found.text}; {MADE_BY_RUNTIME}", is_final=False)
+    text = f"{found.text}; {MADE_BY_RUNTIME}" if found.is_of_ops else found.text
+    return replace(found, text=text, is_final=False)

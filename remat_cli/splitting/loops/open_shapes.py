@@ -9,7 +9,7 @@ What is asked of a large tensor's shape is computed of the shapes of inputs inst
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -27,8 +27,8 @@ from remat_cli.splitting.rules.table import rule_of
 
 
 @dataclass(frozen=True)
-class WithOpenShapes:
-    """A model whose shapes leave lengths open; dimensions of tensors that it has more, and types of its new ops."""
+class Rewritten:
+    """A model with ops that can run on parts; dimensions of tensors that it has more, and types of its new ops."""
 
     model: ir.Model
     dims: Mapping[str, tuple[Dim, ...]]
@@ -37,14 +37,14 @@ class WithOpenShapes:
 
 def with_open_shapes(
     model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
-) -> WithOpenShapes:
+) -> Rewritten:
     """The model with lengths left open in computed shapes of large tensors, one of each Reshape: the longest.
 
     Shapes of large tensors are computed of those of inputs. `dims` are the dimensions of tensors for all sizes, `most`
     are the largest ones.
     """
     if not any(_asks_shape(node, dims, large) or _open_of(node, dims, most, large) for node in model.graph):
-        return WithOpenShapes(model, {}, {})
+        return Rewritten(model, {}, {})
     new = model.clone()
     nodes = list(new.graph)
     numbers = SizeValues(new.graph, dims, names_in(new), OPEN_SHAPES)
@@ -57,22 +57,28 @@ def with_open_shapes(
             node.outputs[0].replace_all_uses_with(whole)
         found, said = _open_of(node, dims, most, large), rule_of(node.domain, node.op_type).open_length
         if found and said is not None:
-            made = enumerate(dims[node.outputs[0].name or ""])
-            parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in made]
+            wanted = enumerate(dims[node.outputs[0].name or ""])
+            parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in wanted]
             name = f"{OPEN_SHAPES}{node.name}"
             node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
             node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(new.graph)
-    lengths: dict[str, int] = {}
+    added = of_sizes(node for node in new.graph if node not in nodes)
+    new.graph.sort()
+    return Rewritten(new, *added)
+
+
+def of_sizes(nodes: Iterable[ir.Node]) -> tuple[dict[str, tuple[Dim, ...]], dict[str, tuple[TensorType, ...]]]:
+    """Dimensions of what ops make that compute lengths and shapes, by tensor, and its types, by op."""
+    dims: dict[str, tuple[Dim, ...]] = {}
     types: dict[str, tuple[TensorType, ...]] = {}
-    for node in (each for each in new.graph if each not in nodes):
+    for node in nodes:
         length = len(node.inputs) if node.op_type == "Concat" else 1
         if node.op_type == "Shape":
             length = len((node.inputs[0] and node.inputs[0].shape) or ())
-        lengths[node.outputs[0].name or ""] = length
+        dims[node.outputs[0].name or ""] = (number(length),)
         types[node.name or ""] = (TensorType("int64", (length,)),)
-    new.graph.sort()
-    return WithOpenShapes(new, {name: (number(length),) for name, length in lengths.items()}, types)
+    return dims, types
 
 
 def _asks_shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], large: Collection[str]) -> bool:

@@ -78,12 +78,13 @@ def _lines(op: OpView, slab: Slab, line: range) -> Sliced | None:
 # reduced (R) axes, once neighbours of a kind are joined:
 #
 # * KR: four at a time from the first place in memory that divides by 16 bytes, so bits depend on where a line begins;
-# * KRK, RKR: only taken where the first (second) group has at least 2 positions, and as many as there are threads;
+# * KRK, RKR: only taken where the first (second) group has at least 2 positions, and as many as there are threads, of
+#   which the runtime counts four for each on processors with cores of two kinds;
 # * RK, and longer patterns: no difference found.
 #
 # In double precision slabs along the second K of KRK differed in two of five ops.
 ALIGNED = 16  # elements: 64 bytes, where the runtime's buffers begin; lines of a multiple of it all begin alike
-MOST_THREADS = 64
+COUNTED_PER_THREAD = 4  # at most
 
 
 def reduction(op: OpView, slab: Slab) -> Sliced | None:
@@ -101,7 +102,7 @@ def summation(op: OpView, slab: Slab) -> Sliced | None:
         return None
     shape = op.input_shape(0)
     longer = [axis for axis in range(len(shape)) if shape[axis] != 1]  # axes of one position may not be seen as axes
-    ways = (_same_pattern(shape, need, axes, seen) for seen in (range(len(shape)), longer))
+    ways = (_same_pattern(op, need, axes, seen) for seen in (range(len(shape)), longer))
     return sliced if op.may_reassociate or (not _is_double(op) and all(ways)) else None
 
 
@@ -148,8 +149,9 @@ def _reduce(op: OpView, slab: Slab, axes: frozenset[int]) -> Sliced | None:
     return of_first(op, Slab(axis, slab.start, slab.stop), slab)
 
 
-def _same_pattern(shape: Shape, need: Slab, axes: frozenset[int], seen: Iterable[int]) -> bool:
+def _same_pattern(op: OpView, need: Slab, axes: frozenset[int], seen: Iterable[int]) -> bool:
     """Whether lines begin alike in memory, and the quick way is taken for both or neither at any count of threads."""
+    shape = op.input_shape(0)
     # neighbouring axes that are all kept or all reduced are one
     groups = [tuple(members) for _, members in groupby(seen, lambda axis: axis in axes)]
     pattern = "".join("R" if members[0] in axes else "K" for members in groups)
@@ -160,7 +162,7 @@ def _same_pattern(shape: Shape, need: Slab, axes: frozenset[int], seen: Iterable
     cut = next((index for index, members in enumerate(groups) if need.axis in members), 0)
     positions = need.extent * math.prod(shape[axis] for axis in groups[cut] if axis != need.axis)
     is_counted = (pattern, cut) in (("KRK", 0), ("RKR", 1))
-    return positions >= (MOST_THREADS if is_counted else 2)
+    return positions >= (COUNTED_PER_THREAD * op.threads if is_counted else 2)
 
 
 def lines_begin_alike(shape: Shape, need: Slab, line: int) -> bool:

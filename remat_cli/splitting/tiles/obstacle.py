@@ -21,12 +21,14 @@ WORKSPACE_SHARE = 0.4  # of the peak, from which on it is what matters
 class SplitObstacle:
     """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it.
 
-    `op`: the op that is the reason, where one is; of a model that has no such op it says nothing.
+    `op`: the op that is the reason, where one is; of a model that has no such op it says nothing. `is_of_ops`: whether
+    cutting the ops that the runtime made it of would get around it.
     """
 
     text: str
     is_final: bool
     op: int | None = None
+    is_of_ops: bool = True
 
 
 def explain(
@@ -46,7 +48,7 @@ def explain(
         _outputs(view, free_bytes)
         or (None if floor_op is None else _op(view, floor_op, free_bytes))
         or (None if banded is None or banded.cost.peak_bytes <= free_bytes else _in_bands(banded))
-        or (None if position is None else _step(view, timeline.order[position]))
+        or (None if position is None else _step(timeline, position))
     )
 
 
@@ -81,6 +83,7 @@ def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
         f"joined of, {format_bytes(at_once)} at once",
         is_final=True,
         op=maker,
+        is_of_ops=False,
     )
 
 
@@ -106,10 +109,7 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     doing = op_of(view, banded.steps[index])
     workspace = banded.cast.costs[doing].workspace_bytes
     if workspace > WORKSPACE_SHARE * banded.cost.peak_bytes:
-        op = view.graph.ops[doing]
-        return SplitObstacle(
-            f"op '{op.name}' ({op.op_type}) takes {format_bytes(workspace)} of workspace besides its tensors", False
-        )
+        return _inside(view, doing, workspace)
     sums: dict[str, int] = defaultdict(int)
     tensors = {piece.name: piece.tensor for step in banded.steps for piece in results_of(step)}
     for name, size in held.items():
@@ -133,8 +133,13 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     )
 
 
-def _step(view: ModelView, op: int) -> SplitObstacle | None:
+def _step(timeline: TensorTimeline, position: int) -> SplitObstacle | None:
     """A step that no region found makes small enough."""
+    view, op = timeline.view, timeline.order[position]
+    beside_bytes = timeline.surroundings(position, position + 1).context_bytes + _working_set(view, op)
+    inside_bytes = timeline.memory_bytes[position] - beside_bytes
+    if inside_bytes > WORKSPACE_SHARE * timeline.memory_bytes[position]:
+        return _inside(view, op, inside_bytes)
     name, size = _largest(view, op)
     node = view.graph.ops[op]
     if not name:
@@ -142,6 +147,14 @@ def _step(view: ModelView, op: int) -> SplitObstacle | None:
     reason = "cannot be cut" if not is_cuttable(view, op) else "was in no region that fits"
     return SplitObstacle(
         f"'{name}' ({format_bytes(size)}) is too large, and op '{node.name}' ({node.op_type}) {reason}", False
+    )
+
+
+def _inside(view: ModelView, op: int, count: int) -> SplitObstacle:
+    """An op that takes much while it runs, as a kernel for its own use, or as the ops of a body."""
+    node = view.graph.ops[op]
+    return SplitObstacle(
+        f"op '{node.name}' ({node.op_type}) takes {format_bytes(count)} of workspace besides its tensors", False
     )
 
 
