@@ -90,7 +90,7 @@ class Writer:
     def conv(self, value: str, before: int, after: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> str:
         """A convolution of pictures that keeps their size but for strides."""
         weight, bias = self.weight(after, before // groups, kernel, kernel), self.weight(after, scale=0.1)
-        window = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "strides": [stride] * 2}
+        window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "strides": [stride] * 2}
         return self.add("Conv", value, weight, bias, group=groups, **window)
 
     def save(self, path: Path, inputs: Mapping[str, Shape], outputs: Mapping[str, tuple[str, Shape]]) -> Path:
@@ -170,7 +170,11 @@ def save_text_detector(path: Path, width: int = 16) -> Path:
 
     def larger(value: str, factor: int) -> str:
         scales = w.constant([1, 1, factor, factor], np.float32)
-        modes = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+        modes: dict[str, Any] = {
+            "mode": "nearest",
+            "nearest_mode": "floor",
+            "coordinate_transformation_mode": "asymmetric",
+        }
         return w.add("Resize", value, w.constant([], np.float32), scales, **modes)
 
     value = bent(w.conv("x", 3, width, 3, 2))
@@ -189,7 +193,7 @@ def save_text_detector(path: Path, width: int = 16) -> Path:
     )
     made = w.add("Relu", w.conv(joined, 96, 24))
     for after in (24, 1):
-        window = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0] * 4}
+        window: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0] * 4}
         made = w.add("ConvTranspose", made, w.weight(24, after, 2, 2), w.weight(after, scale=0.1), **window)
         made = w.add("Relu", made) if after > 1 else w.add("Sigmoid", made)
     return w.save(path, {"x": [1, 3, "height", "width"]}, {"y": (made, [1, 1, "height", "width"])})
@@ -235,7 +239,7 @@ def _to_neighbours(w: Writer, value: str, width: int) -> str:
     line = w.add("Conv", line, w.weight(2 * width, width, 1), w.weight(2 * width, scale=0.1), kernel_shape=[1])
     line, gate = w.halves(line, 1)
     line = w.add("Mul", line, w.add("Sigmoid", gate))
-    window = {"kernel_shape": [9], "pads": [4, 4]}
+    window: dict[str, Any] = {"kernel_shape": [9], "pads": [4, 4]}
     line = w.add("Conv", line, w.weight(width, 1, 9), w.weight(width, scale=0.1), group=width, **window)
     line = w.add("Conv", _swish(w, line), w.weight(width, width, 1), w.weight(width, scale=0.1), kernel_shape=[1])
     return w.add("Transpose", line, perm=[0, 2, 1])
@@ -331,7 +335,7 @@ def save_pitch(path: Path, width: int = 1024, hop: int = 256, channels: int = 12
     value = w.axes("Unsqueeze", w.add("Transpose", bands, perm=[1, 0]), 0, 1)
     before = 1
     for apart in (1, 17, 27, 40):
-        window = {"kernel_shape": [3, 3], "pads": [apart, 1, apart, 1], "dilations": [apart, 1]}
+        window: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [apart, 1, apart, 1], "dilations": [apart, 1]}
         made = w.add("Conv", value, w.weight(channels, before, 3, 3), w.weight(channels, scale=0.1), **window)
         value = w.add("Relu", w.add("Add", made, value) if before > 1 else made)
         before = channels
