@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from remat_cli.base.present import present
-from remat_cli.core.values.sizes import Dim
+from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.levels import between, hides_some, levels_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 from remat_cli.splitting.loops.windows import ROWS, Demand, NotAlike, relabels_blocks, window_tiles
+from remat_cli.splitting.rules.record import WindowKind
 from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.rules.window import kernel_of, windows_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
@@ -54,7 +55,60 @@ def _around(sized: SizedView, name: str, large: Collection[str], barred: Collect
     levels = levels_of(sized, touching, lambda op: op not in barred and runs_in_rows(sized, op))
     own = {op for op, level in levels.items() if level == levels.get(makers[name])}
     near = _touching(sized, {name}, large, set(range(len(view.ops))) - own) & own
-    return between(sized, near, own)
+    return _with_cheap_entries(sized, _with_smaller_exits(sized, between(sized, near, own), barred), barred)
+
+
+def _with_smaller_exits(sized: SizedView, ops: set[int], barred: Collection[int]) -> set[int]:
+    """The same with ops that make of what would be joined something smaller, row by row.
+
+    Channels of convolutions in blocks are such: 24 of them lie in memory as 32, until they are put in order.
+    """
+    for name in [each for op in sorted(ops) for each in sized.view.makes[op] if each]:
+        behind = list(_by_rows_behind(sized, name, ops | set(barred)))
+        sizes = [sized.sizes[sized.view.makes[op][0]] for op in behind]
+        least = min(sizes, default=sized.sizes[name])
+        more = ops.union(behind[: sizes.index(least) + 1]) if least < sized.sizes[name] else ops
+        ops = more if is_closed(sized, LoopRegion(number(0), more)) else ops
+    return ops
+
+
+def _by_rows_behind(sized: SizedView, name: str, others: Collection[int]) -> Iterator[int]:
+    """Ops that look at no windows, each the only one that reads what the one before it makes, or at first a tensor."""
+    view = sized.view
+    while name not in sized.kept and len(view.readers[name]) == 1:
+        (op,) = view.readers[name]
+        if op in others or view.rules[op].windows not in (None, WindowKind.BESIDE) or len(view.makes[op]) > 1:
+            return
+        if not runs_in_rows(sized, op):
+            return
+        yield op
+        name = view.makes[op][0]
+
+
+def _with_cheap_entries(sized: SizedView, ops: set[int], barred: Collection[int]) -> set[int]:
+    """The same with ops that only they read from, row by row, where what those read is kept anyway, or is smaller."""
+    view, waiting = sized.view, sorted(ops)
+    while waiting:
+        for name in view.reads[waiting.pop()]:
+            op = sized.makers.get(name)
+            if op is None or op in ops or op in barred or not ops.issuperset(view.readers[name]):
+                continue
+            read = {each for each in view.reads[op] if each in sized.makers}
+            ending = [each for each in read if each not in sized.kept and max(view.readers[each]) <= max(ops)]
+            is_less = sum(sized.sizes[each] for each in ending) < sized.sizes[name]
+            is_cheap = view.rules[op].windows in (None, WindowKind.BESIDE) and not view.rules[op].product
+            is_by_row = {_rows(sized, each) for each in read} <= {_rows(sized, name), number(1), None}
+            if is_less and is_cheap and is_by_row and name not in sized.kept and runs_in_rows(sized, op):
+                more = ops | {op}
+                if is_closed(sized, LoopRegion(number(0), more)):
+                    ops = more
+                    waiting.append(op)
+    return ops
+
+
+def _rows(sized: SizedView, name: str) -> Dim | None:
+    """How many rows a tensor has."""
+    return sized.dims[name][ROWS] if len(sized.dims[name]) > ROWS else None
 
 
 def _touching(sized: SizedView, names: Collection[str], large: Collection[str], barred: Collection[int]) -> set[int]:
