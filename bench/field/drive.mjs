@@ -1,8 +1,8 @@
 // Run one program of the field bench that is a package of Node, and see what its process takes.
 //
-// `node drive.mjs NODE_MODULES NAME USE MODEL PICTURES RESULT` does what drive.py does for Python: it counts from the
-// first session on, and each session is the runtime's own with the options of the program. PICTURES is a folder of
-// PNG files made by inputs.py.
+// `node drive.mjs NODE_MODULES NAME USE MODEL PICTURES RESULT [FEEDS]` does what drive.py does for Python: it counts
+// from the first session on, and each session is the runtime's own with the options of the program; in FEEDS it keeps
+// what the model is fed. PICTURES is a folder of PNG files made by inputs.py.
 
 import { createHash } from 'node:crypto'
 import fs from 'node:fs'
@@ -10,7 +10,7 @@ import { createRequire } from 'node:module'
 import path from 'node:path'
 import { pathToFileURL } from 'node:url'
 
-const [modules, name, use, model, pictures, result] = process.argv.slice(2)
+const [modules, name, use, model, pictures, result, keeps] = process.argv.slice(2)
 const REPEATS = 2
 const PAGES = ['page-736x960', 'page-640x480', 'page-320x320', 'page-736x960']
 const PHOTO = 'photo-800x600'
@@ -19,7 +19,26 @@ const statusBytes = (field) =>
   Number(new RegExp(`^${field}:\\s*(\\d+) kB`, 'm').exec(fs.readFileSync('/proc/self/status', 'ascii'))[1]) * 1024
 
 const asked = []
+const kept = new Set()
 let beforeBytes = 0
+
+// Keep what the model is fed, once for all feeds of the same sizes: NumPy's files, whose header ends at a line of 64.
+function keep(feeds, shapes) {
+  if (kept.has(shapes)) {
+    return
+  }
+  const folder = path.join(keeps, String(kept.size))
+  kept.add(shapes)
+  fs.mkdirSync(folder, { recursive: true })
+  for (const [key, { data, dims, type }] of Object.entries(feeds)) {
+    const dtype = { float32: '<f4', int64: '<i8', int32: '<i4', uint8: '|u1' }[type]
+    const said = `{'descr': '${dtype}', 'fortran_order': False, 'shape': (${[...dims].map((size) => `${size}, `).join('')}), }`
+    const header = Buffer.from(`\x93NUMPY\x01\x00  ${said.padEnd(Math.ceil((said.length + 11) / 64) * 64 - 11)}\n`, 'latin1')
+    header.writeUInt16LE(header.length - 10, 8)
+    const bytes = Buffer.from(data.buffer, data.byteOffset, data.byteLength)
+    fs.writeFileSync(path.join(folder, `${encodeURIComponent(key)}.npy`), Buffer.concat([header, bytes]))
+  }
+}
 
 // Replace what makes sessions in the runtime that a package finds, before the package takes it from there.
 function watch(packageName) {
@@ -34,7 +53,7 @@ function watch(packageName) {
     const options = rest.find((each) => each && typeof each === 'object' && !ArrayBuffer.isView(each)) ?? {}
     const isPath = typeof given === 'string'
     const note = {
-      is_model: !isPath || path.resolve(given) === path.resolve(model),
+      is_model: !isPath || fs.realpathSync(given) === fs.realpathSync(model),
       given: isPath ? 'path' : 'bytes',
       arena: options.enableCpuMemArena ?? true,
       pattern: options.enableMemPattern ?? true,
@@ -52,6 +71,9 @@ function watch(packageName) {
       const outputs = await run(feeds, ...others)
       note.run_ms.push(performance.now() - started)
       note.shapes.push(Object.fromEntries(Object.entries(feeds).map(([key, tensor]) => [key, [...tensor.dims]])))
+      if (keeps && note.is_model) {
+        keep(feeds, JSON.stringify(note.shapes.at(-1)))
+      }
       return outputs
     }
     return session

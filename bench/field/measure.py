@@ -11,22 +11,23 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
-import numpy as np
 
 from bench.bench import Case, Key, Shard, shard_option
 from bench.compiling import OUTPUT, PLAN, ROOT, Row
+from bench.field.feeds import files, largest, packed
 from bench.field.places import BUILT, MODULES, NODE, PYTHON, SCRATCH, Place
 from bench.field.programs import PROGRAMS
-from bench.field.report import AS_IT_IS, BENCH, HALF, LEAST, PROCESS, RANGES
-from bench.field.sizes import Shapes, dimensions, feeds_of
+from bench.field.report import ADVISED, AS_IT_IS, BENCH, HALF, LEAST, PROCESS, RANGES, grown_bytes
 from remat_cli.runtime.observe.resident import ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings, runtime_version
@@ -35,7 +36,10 @@ ASKS = (AS_IT_IS, HALF, RANGES, PROCESS, LEAST)
 PROCESS_SHARE = 0.6
 ALONE_RUNS = 3
 TIMEOUT_SECONDS = 1800.0
+TIME_LIMIT = "2m"  # of a machine that does other work meanwhile
+PROPOSED = "in place of --inputs give "
 CACHE = BUILT / "cache"
+FEEDS = BUILT / "feeds"
 PICTURES = BUILT / "pictures"
 KEPT = ("verdict", "promises", "warnings", "split_obstacle", "seconds", "runs_on")
 OPTIONS = ("given", "arena", "pattern", "mode", "level", "intra_op_threads")
@@ -74,8 +78,8 @@ def original_row(place: Place) -> Row:
     seen = run_program(place, None, "one")
     model = _of_model(seen)
     row = {"program": place.program.name, "ask": AS_IT_IS, "machine": _machine(), "one": _figures(seen)}
-    largest = max(model["shapes"], key=_elements)
-    return row | {"options": {key: model[key] for key in OPTIONS}, "takes_bytes": _alone_bytes(place.original, largest)}
+    takes_bytes = _alone_bytes(place.compiled, largest(fed(place, "one")))
+    return row | {"options": {key: model[key] for key in OPTIONS}, "takes_bytes": takes_bytes}
 
 
 def compiled_row(place: Place, ask: str, plain: Row) -> Row:
@@ -85,30 +89,44 @@ def compiled_row(place: Place, ask: str, plain: Row) -> Row:
     row: Row = {"program": place.program.name, "ask": ask, "use": use, "machine": _machine(), "before": original}
     with tempfile.TemporaryDirectory() as name:
         output = Path(name) / place.path.name if not place.program.entry else Path(name) / OUTPUT
-        flags = _flags(place, ask, plain, dimensions(place.original, original["shapes"]))
+        flags = _flags(ask, plain) + sizes(place.compiled, fed(place, use), output)
         started = time.monotonic()
-        code, report, said = _compile(place.original, flags, output)
-        row |= {"flags": flags, "exit_code": code, "seconds": round(time.monotonic() - started, 1), "said": said}
+        code, report, said = _compile(place.compiled, flags, output)
+        told = [Path(word).name if word.endswith(".npz") else word for word in flags]
+        row |= {"flags": told, "exit_code": code, "seconds": round(time.monotonic() - started, 1), "said": said}
         row |= {key: report.get(key) for key in KEPT}
+        solution = report.get("solution") or {}
         row |= {
-            "solution": {key: (report.get("solution") or {}).get(key) for key in ("peak_bytes", "baseline_peak_bytes")}
+            "solution": {key: solution.get(key) for key in ("peak_bytes", "baseline_peak_bytes", "overhead_percent")}
         }
-        row |= {"measured_overhead_percent": (report.get("verification") or {}).get("measured_overhead_percent")}
         row |= {"process_bytes": (report.get("asked") or {}).get("process_bytes")}
         if code == 0:
             row["seen"] = _figures(run_program(place, output, use))
+            if not plain["options"]["arena"]:
+                row["advised"] = _figures(run_program(place, output, use, environment=[ADVISED]))
             row["again"] = _figures(
                 run_program(place, None, use)
             )  # beside it, as other loads of the machine change times
     return row
 
 
-def _flags(place: Place, ask: str, plain: Row, sizes: Mapping[str, str]) -> list[str]:
-    """What a user of the program says to the compiler."""
-    budget = {HALF: "50%", RANGES: "50%", LEAST: "min"}.get(ask) or str(int(PROCESS_SHARE * plain["takes_bytes"]))
+def _flags(ask: str, plain: Row) -> list[str]:
+    """What a user of the program says to the compiler, sizes apart."""
+    takes_bytes = min(plain["takes_bytes"], grown_bytes(plain["one"]))
+    budget = {HALF: "50%", RANGES: "50%", LEAST: "min"}.get(ask) or str(int(PROCESS_SHARE * takes_bytes))
     flags = ["--budget", budget, "--intra-op-threads", str(plain["options"]["intra_op_threads"])]
-    flags += [word for name, size in sizes.items() for word in ("--dim", f"{name}={size}")]
+    flags += ["--time-limit", TIME_LIMIT]
     return flags + (["--no-external-data"] if plain["options"]["given"] == "bytes" else [])
+
+
+def sizes(model: Path, feeds: Sequence[Path], output: Path) -> list[str]:
+    """The feeds; where their sizes differ, what the compiler asks for in their place."""
+    given = [word for path in feeds for word in ("--inputs", str(path))]
+    if len(feeds) == 1:
+        return given
+    *_, said = _compile(model, ["--budget", "min", *given], output)
+    _, _, words = said.partition(PROPOSED)
+    return shlex.split(words) or given
 
 
 def _compile(model: Path, flags: Sequence[str], output: Path) -> tuple[int | None, Row, str]:
@@ -141,8 +159,20 @@ def _compile(model: Path, flags: Sequence[str], output: Path) -> tuple[int | Non
     return done.returncode, report, (done.stderr.strip().splitlines() or [""])[-1].replace(str(model), model.name)
 
 
-def run_program(place: Place, model: Path | None, use: str) -> Row:
-    """What the program's process was seen to do with this model, or with its own.
+def fed(place: Place, use: str) -> list[Path]:
+    """What the program feeds its own model, once for all feeds of the same sizes, kept from a run for that alone."""
+    folder = FEEDS / place.program.name / use
+    if not folder.exists():
+        with tempfile.TemporaryDirectory() as runs:
+            run_program(place, None, use, keeps=runs)
+            return packed(Path(runs), folder)
+    return files(folder)
+
+
+def run_program(place: Place, model: Path | None, use: str, keeps: str = "", environment: Sequence[str] = ()) -> Row:
+    """What the program's process was seen to do with this model, or with its own; `keeps`: a folder for what it feeds.
+
+    `environment` has settings of the process beside its own.
 
     Raises:
         ClickException: the program fails.
@@ -150,12 +180,12 @@ def run_program(place: Place, model: Path | None, use: str) -> Row:
     program = place.program
     with place.holding(model), tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "seen.json"
-        command: list[str | Path] = [PYTHON, "-m", "bench.field.drive", program.name, use, result]
+        command: list[str | Path] = [PYTHON, "-m", "bench.field.drive", program.name, use, result, keeps]
         if program.is_node:
             drive = Path(__file__).with_name("drive.mjs")
-            command = ["node", drive, MODULES, program.name, use, place.path, PICTURES, result]
+            command = ["node", drive, MODULES, program.name, use, place.path, PICTURES, result, keeps]
         done = subprocess.run(
-            ["env", f"PYTHONPATH={ROOT}", "ORT_DISABLE_TELEMETRY=1", *command],
+            ["env", f"PYTHONPATH={ROOT}", "ORT_DISABLE_TELEMETRY=1", *environment, *command],
             capture_output=True,
             text=True,
             check=False,
@@ -187,15 +217,11 @@ def _figures(seen: Row) -> Row:
     return kept | times | {"shapes": shapes, "model_seconds": round(sum(model["run_ms"]) / 1000, 3)}
 
 
-def _alone_bytes(model: Path, shapes: Shapes) -> int:
-    """What a process takes that loads and runs the model at these sizes, in a session with default options."""
-    job = ResidentJob(str(model), pack_all(feeds_of(model, shapes)), SessionSettings(exact=False), ALONE_RUNS)
+def _alone_bytes(model: Path, feeds: Mapping[str, Any]) -> int:
+    """What a process takes that loads the model and runs it with these feeds, in a session with default options."""
+    job = ResidentJob(str(model), pack_all(feeds), SessionSettings(exact=False), ALONE_RUNS)
     seen = run_fresh(measure_resident, job)
     return max(peak.total_bytes for peak in (seen.load_peak_bytes, *seen.run_peak_bytes))
-
-
-def _elements(shapes: Shapes) -> int:
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
 
 
 def _machine() -> str:

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
+from onnx.helper import make_tensor_value_info
+
 from bench.compiling import ROOT
 from bench.field.programs import Program
 
@@ -53,6 +56,21 @@ class Place:
             else:
                 shutil.copy(self.path, kept)
         return kept
+
+    @property
+    def compiled(self) -> Path:
+        """What is compiled: the original as a session of the program gets it."""
+        if not self.program.opened:
+            return self.original
+        opened = self.original.with_name(f"opened-{self.original.name}")
+        if not opened.exists():
+            model = onnx.load(self.original)
+            for value in (*model.graph.input, *model.graph.output):
+                if value.name in self.program.opened:
+                    element = value.type.tensor_type.elem_type
+                    value.CopyFrom(make_tensor_value_info(value.name, element, self.program.opened[value.name]))
+            onnx.save(model, opened)
+        return opened
 
     @property
     def _table(self) -> Path:

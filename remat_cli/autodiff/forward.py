@@ -17,6 +17,7 @@ from remat_cli.autodiff.reverse import Recorder
 from remat_cli.autodiff.sequences import Held, write_sequence_op
 from remat_cli.autodiff.tape import IR_VERSION, OPSET, Array, Call, Tape, element_type, known, shape_of
 from remat_cli.base.errors import ModelError
+from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.normalise import inputs_become_weights, lift_constants, name_nodes
 from remat_cli.onnx_io.read.op_facts import facts_of, has_body
@@ -30,7 +31,7 @@ def modern(model: ir.Model) -> ir.Model:
     Raises:
         ModelError: an op has no form in that opset.
     """
-    copy = model.clone()
+    copy = copy_of(model)
     if copy.functions:
         copy = InlinePass()(copy).model
     version = copy.graph.opset_imports.get("", copy.graph.opset_imports.get("ai.onnx", 0))

@@ -57,6 +57,11 @@ class SearchClock:
         """Whether none are left."""
         return self.left <= 0.0
 
+    @property
+    def run_seconds(self) -> float:
+        """How long runs of the model took, which do not count."""
+        return self._ran
+
     def share(self, share: float) -> SearchClock:
         """A clock from now on for a share of what is left."""
         return SearchClock(share * self.left, self.now, self)

@@ -11,16 +11,18 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
+from remat_cli.compiling.beyond import prepare_at_any
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.plan import plan_model, within_overhead
 from remat_cli.compiling.planned import PlannedModel, Refused
-from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.prepare import work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
 from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
+from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
@@ -44,7 +46,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     targets = output_paths(model, settings)
     is_verified = settings.verify != "off"
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
-        prepared = prepare(model, request.conditions, work, progress)
+        prepared = prepare_at_any(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         subject = asked.subject(prepared, request, work, progress)
         request = replace(request, search=request.search.begun())
@@ -73,10 +75,13 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
             if report.output is not None:
                 found = way(settled.planned.kind)
                 report = found.save_more(report, settled, targets.gated, work, progress)
+    if before := compiled_before(prepared.source):
+        report = msgspec.structs.replace(report, warnings=(before, *report.warnings))
     known = msgspec.structs.replace(
         report.asked,
         time_limit_seconds=request.search.limits.seconds,
         search_was_cut=request.search.clock.has_cut and not report.solution.interrupted,
+        run_seconds=request.search.clock.run_seconds,
     )
     return msgspec.structs.replace(report, asked=known, seconds=time.monotonic() - started)
 

@@ -1,29 +1,36 @@
 """`remat verify`: run both models again, and compare them with what the plan promises, or the file says of itself."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.files import sha256
+from remat_cli.base.present import present
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
+from remat_cli.compiling.beyond import prepare_at_any
+from remat_cli.compiling.one_model.verify_elsewhere import Where, verify_elsewhere
 from remat_cli.compiling.one_model.verify_file import read_pair, verify_file
 from remat_cli.compiling.planned import PlannedRun
-from remat_cli.compiling.prepare import Prepared, prepare, work_folder
+from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.record import elsewhere, find_file, whole_sha256
 from remat_cli.compiling.verify import verify_plan as run_both
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_check import check_graph_of
-from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan
+from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan, write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
+from remat_cli.report.elsewhere import ElsewhereReport
 from remat_cli.report.file_report import FileReport
 from remat_cli.report.pictures.process_picture import process_svg
 from remat_cli.report.runs_on import guard_warnings
+from remat_cli.runtime.elsewhere.link import SCRIPT
 from remat_cli.runtime.sessions.session import runtime_version
 from remat_cli.settings.settings import Settings
 
@@ -56,6 +63,78 @@ def verify_beside(file: Path, original: Path, settings: Settings, progress: Prog
         raise ConfigError("--svg: both processes are drawn of a plan only: give its PLAN.json")
     with work_folder(original, settings.work_dir, settings.memory_limit_bytes) as work:
         return _file_report(file, original, settings.conditions, (settings, progress), work)
+
+
+def script() -> str:
+    """A Python program that verifies a file where remat is not: it needs numpy and onnxruntime only."""
+    return SCRIPT.read_text(encoding="utf-8")
+
+
+def verify_on(
+    file: Path, original: Path | None, where: tuple[tuple[str, ...], bool], settings: Settings, progress: Progress
+) -> ElsewhereReport:
+    """Verify a compiled file in other places; a plan keeps what is found.
+
+    `where` are the commands that lead there, and whether files stay.
+
+    Raises:
+        ConfigError: a command is no program of this machine, or a picture is asked for.
+        ModelError: a file cannot be used, or is not what it should be.
+        RematError: a place ended early, was silent, or lacks something.
+    """
+    if settings.svg is not None:
+        raise ConfigError("--svg: processes are drawn where they are measured here: leave --svg out, or --on")
+    read = read_plan(file) if is_plan(file) else None
+    if read is None and original is None:
+        raise ConfigError(f"{file} is no plan: of a compiled model say what it was made from: --original MODEL.onnx")
+    if read is not None and original is not None:
+        raise ConfigError(f"--original: {file} is a plan, which knows its original: leave --original out")
+    conditions = settings.conditions
+    if read is not None:
+        _check_sizes(read, conditions)
+        original = find_file(read.source, file, "source")
+        output: Path = way(read.kind).only_file(read, file, "--on verifies one file")
+        open_sizes = {name: size for name, size in read.request.dims.items() if name in sizes_left_open(output)}
+        conditions = msgspec.structs.replace(conditions, dims=open_sizes, custom_ops=read.request.custom_ops)
+    else:
+        output = file
+    if conditions.custom_ops:
+        raise ConfigError("--on cannot take custom operators along: their libraries are this machine's")
+    source = present(original, "the model that a file was made from")
+    commands, keeps_files = where
+    with work_folder(source, settings.work_dir, settings.memory_limit_bytes) as work:
+        pair = read_pair(output, source, conditions, work)
+        found = tuple(
+            verify_elsewhere(pair, Where(each, keeps_files, conditions.run_seconds), settings.checks, progress, work)
+            for each in commands
+        )
+    if read is not None:
+        write_plan(file, msgspec.structs.replace(read, verified_on=_kept(read.verified_on, found)))
+    runs_on = runs_on_at(output)
+    return ElsewhereReport(
+        model=str(output),
+        source=str(source),
+        plan=None if read is None else str(file),
+        verified_on=found,
+        runs_on=runs_on,
+        warnings=(
+            *(f"not kept: {line}" for line in dict.fromkeys(_warned(found))),
+            *guard_warnings(runs_on),
+            *condition_of(output).warnings,
+        ),
+    )
+
+
+def _kept(known: tuple[VerifiedOn, ...], found: tuple[VerifiedOn, ...]) -> tuple[VerifiedOn, ...]:
+    """What a plan knows of places: of the same command and the same runtime the newest."""
+    places = {(each.on, each.place): each for each in (*known, *found)}
+    return tuple(places.values())
+
+
+def _warned(found: tuple[VerifiedOn, ...]) -> Iterator[str]:
+    for each in found:
+        if each.verification is not None:
+            yield from (f"{line} (on {each.on})" for line in each.verification.warned)
 
 
 def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
@@ -95,7 +174,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         raise ModelError(f"{rewritten} is not the model that the plan was written with: compile again")
     check_data_files(rewritten)
     with work_folder(source, settings.work_dir, settings.memory_limit_bytes) as work:
-        whole = prepare(source, _as_requested(read, settings.conditions), work, progress)
+        whole = prepare_at_any(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
         if whole.reference_sha256 != whole_sha256(read):
             return _of_file_only(plan, read, whole, (settings, progress), work)

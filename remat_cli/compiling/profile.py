@@ -1,5 +1,6 @@
 """What a model costs on the CPU, seen inside it; what was measured before is cached."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -62,11 +63,17 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
 
 
 def profile_beside(
-    prepared: Prepared, beside: Path | None, conditions: Conditions, spec: DeviceSpec, progress: Progress
+    prepared: Prepared,
+    beside: Path | None,
+    conditions: Conditions,
+    spec: DeviceSpec,
+    progress: Progress,
+    most_seconds: float = math.inf,
 ) -> tuple[Profile, float | None]:
     """`profile_inside`, and how long a run takes as a multiple of one of the model beside; None: that was not measured.
 
-    What the session packs is then known already: gates, if the model has any, bring constants of their own.
+    What the session packs is then known already: gates, if the model has any, bring constants of their own. After
+    `most_seconds` runs that are timed end, settled or not.
 
     Raises:
         RuntimeFailure: a model fails to run.
@@ -84,10 +91,12 @@ def profile_beside(
         if prepared.was_long and measured is not None:
             relative = prepared.facts.relative_time
             cache.store_ops(scope, _least_costs(prepared, measured))
+            cache.store_bodies(scope, _bodies(prepared, measured))
             cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(prepared.facts))
             known = cache.op_costs(scope, prepared.signatures)
         elif not is_trusted and not (is_known and believe.is_right_now(prepared, expected_ns, settings)):
-            request = profile_request(conditions, spec, RUNS - is_known)
+            request = profile_request(conditions, spec, RUNS - is_known, prepared.reference)
+            request = msgspec.structs.replace(request, most_seconds=most_seconds)
             measured = _measure_inside(prepared, beside, request, progress)
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns
@@ -95,11 +104,13 @@ def profile_beside(
             whole = WholeTime(measured.run_ns, measured.run_noise_percent)
             replace_known = is_known and believe.is_wrong(prepared, expected_ns, whole)
             cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
+            cache.store_bodies(scope, _bodies(prepared, measured))
             if conditions.inputs is None:
                 facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
                 cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
             known = cache.op_costs(scope, prepared.signatures)
-    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
+        bodies = cache.bodies(scope, prepared.signatures)
+    ops = tuple(zip(prepared.graph.ops, prepared.signatures, strict=True))
     packed = measured.packed_bytes if measured else prepared.facts.packed_bytes
     uses = weight_uses(prepared.reference)
     profile = Profile(
@@ -114,6 +125,7 @@ def profile_beside(
         loading_peak_bytes=measured.loading_peak_bytes if measured else None,
         memory=spec.memory,
         power_watts=spec.power_watts,
+        bodies={op.name: bodies[signature] for op, signature in ops if signature in bodies},
     )
     return profile, relative
 
@@ -152,6 +164,12 @@ def _least_costs(prepared: Prepared, measured: Measured) -> dict[str, OpCost]:
         if signature not in least or cost.time_ns < least[signature].time_ns:
             least[signature] = cost
     return least
+
+
+def _bodies(prepared: Prepared, measured: Measured) -> dict[str, tuple[int, ...]]:
+    """What bodies of ops ask for, by signature."""
+    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
+    return {signature: measured.bodies[op.name] for op, signature in ops if op.name in measured.bodies}
 
 
 def profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:

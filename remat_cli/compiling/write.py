@@ -235,7 +235,17 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     bound = {name: size for name, size in source.bound_dims.items() if name not in free}
     guard = guard_for(platform.machine(), prepared.layout_block)
     hidden = frozenset(port.name for port in interface.inputs if prepared.optimised_as.hides_sizes)
-    info = RewriteInfo(budget_bytes, source.sha256, __version__, bound, interface, hidden, gates=form, guard=guard)
+    info = RewriteInfo(
+        budget_bytes,
+        source.sha256,
+        __version__,
+        bound,
+        interface,
+        hidden,
+        gates=form,
+        guard=guard,
+        source_name=source.path.name,
+    )
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
     is_left = not conditions.portable or prepared.optimised_as.ports is not None
@@ -281,6 +291,9 @@ def judge_again(
         name: msgspec.structs.replace(costs_of[prepared.graph.ops[op].name], name=name)
         for name, op in zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
     }
+    steps = zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
+    named = ((name, prepared.graph.ops[op].name) for name, op in steps)
+    bodies = {name: profile.bodies[whole] for name, whole in named if whole in profile.bodies}
     ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in graph.ops)
     fixed = _added_weight_bytes(prepared, rewritten)
     if found is not None:
@@ -297,6 +310,7 @@ def judge_again(
         kinds_of(graph, known) if is_known else no_kinds(graph),
         tuple(copy.bytes for copy in arena_copies(rewritten.model, prepared.rules.packing.in_arena)),
         None if found is None else Steady(found.form, found.branch),
+        bodies,
     )
 
 

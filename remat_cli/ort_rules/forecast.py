@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import add
 
 import msgspec
@@ -42,7 +42,7 @@ class Judged:
     """A plan of a file as the judge sees it, every op of the graph once in order, and what the runtime knows of it.
 
     `kinds` are, by tensor of the graph, what the runtime knows of its shape before a run. `copies` are bytes of weights
-    that kernels pack in the arena, in order, before the first run.
+    that kernels pack in the arena, in order, before the first run. `bodies` are what bodies of ops ask for, by op.
     """
 
     graph: Graph
@@ -51,6 +51,7 @@ class Judged:
     kinds: tuple[Kind, ...]
     copies: tuple[int, ...] = ()
     steady: Steady | None = None
+    bodies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class FileFacts(msgspec.Struct, frozen=True):
@@ -157,7 +158,7 @@ def kept_by_default(judged: Judged, runtime: Runtime) -> KeptBuffers:
 def own_requests(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:
     """What one run of the plan asks for, without its form."""
     kept, rules = kept_by_default(judged, runtime), rules_for(runtime)
-    return run_requests(judged.graph, judged.plan, kept, rules.workspaces)
+    return run_requests(judged.graph, judged.plan, kept, rules.workspaces, judged.bodies)
 
 
 def asked_for(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:

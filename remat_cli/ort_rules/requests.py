@@ -2,14 +2,15 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.ort_rules.reuse import KeptBuffers
-from remat_cli.ort_rules.workspaces import WorkspaceRules, workspace_parts
+from remat_cli.ort_rules.workspaces import WorkspaceRules, parts_before_result, workspace_parts
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,18 @@ class Request:
     is_written: bool = True
 
 
-def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers, rules: WorkspaceRules) -> tuple[Request, ...]:
-    """What one run of a plan asks for: in each step its results, then workspace; then what died is given back.
+def run_requests(
+    graph: Graph,
+    plan: Plan,
+    kept: KeptBuffers,
+    rules: WorkspaceRules,
+    bodies: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> tuple[Request, ...]:
+    """What one run of a plan asks for: in each step its results, then mostly workspace; then what died is given back.
 
     `kept` says which results go into dead buffers instead. What holds no bytes is never asked for, and outputs of the
-    model are not given back: that is for the caller to do.
+    model are not given back: that is for the caller to do. `bodies` are what bodies of ops ask for, by op, in the form
+    of `bodies.body_requests`.
     """
     ids, own = tensor_ids(graph), own_bytes(graph)
     outputs = {i.storage for i in plan.instances if graph.tensors[ids[i.tensor]].kept}
@@ -42,13 +50,44 @@ def run_requests(graph: Graph, plan: Plan, kept: KeptBuffers, rules: WorkspaceRu
     found: list[Request] = []
     ops, numbers = plan.schedule.op_ids(), itertools.count(-1, -1)
     for step, total in enumerate(plan.memory_bytes[0]):
-        found += [Request(each, sizes[each], True, each not in outputs) for each in births[step] if sizes[each]]
-        if workspace := total - plan.live_bytes[0][step]:
-            parts = [(next(numbers), part) for part in workspace_parts(graph, graph.ops[ops[step]], workspace, rules)]
-            found += [Request(number, part, True, False) for number, part in parts]
-            found += [Request(number, part, False, False) for number, part in reversed(parts)]
+        born = [Request(each, sizes[each], True, each not in outputs) for each in births[step] if sizes[each]]
+        op = graph.ops[ops[step]]
+        workspace_bytes = total - plan.live_bytes[0][step]
+        if op.name in bodies:
+            found += _of_body(bodies[op.name], born, numbers)
+        else:
+            before = parts_before_result(graph, op, workspace_bytes, rules)
+            parts = before or workspace_parts(graph, op, workspace_bytes, rules)
+            blocks = [Request(next(numbers), part, True, False) for part in parts if part]
+            found += [*blocks[: len(before)], *born, *blocks[len(before) :]]
+            found += [replace(block, takes=False) for block in reversed(blocks)]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]
     return tuple(found)
+
+
+def _of_body(body: Sequence[int], born: Sequence[Request], numbers: Iterator[int]) -> list[Request]:
+    """What an op with a body asks for.
+
+    Of what the body does not give back, what is as long as a result is that result: it is asked for where the body
+    makes it, the other results before it begins.
+    """
+    held: list[Request] = []
+    found: list[Request] = []
+    for number in body:
+        if number > 0:
+            held.append(Request(next(numbers), number, True, False))
+            found.append(held[-1])
+        else:
+            found.append(replace(held.pop(-1 - number), takes=False))
+    results: dict[int, Request] = {}
+    for result in reversed(born):
+        same = (each for each in reversed(held) if each.bytes == result.bytes and each.number not in results)
+        made = next(same, None)
+        if made is not None:
+            results[made.number] = result
+    before = [each for each in born if each not in results.values()]
+    after = [replace(each, takes=False) for each in reversed(held) if each.number not in results]
+    return [*before, *(results.get(each.number, each) for each in found), *after]
 
 
 def outputs_of(requests: Sequence[Request]) -> tuple[Request, ...]:

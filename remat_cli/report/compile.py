@@ -257,7 +257,10 @@ def _no_plan(report: CompileReport) -> str:
         return f"no plan was found {report.within} that costs so little time as asked for"
     if report.solution.status == "infeasible":
         return f"proved impossible {report.within}"
-    return f"no plan was found {report.within}"
+    limit, was_cut = report.asked.time_limit_seconds, report.asked.search_was_cut
+    return (
+        f"no plan was found {report.within}{f': --time-limit {limit:g}s cut the search' if limit and was_cut else ''}"
+    )
 
 
 MOST_NAMES = 3

@@ -28,6 +28,8 @@ from remat_cli.report.style import Style, columns, duration, percent, plural
 
 LEAST = "min"  # the budget as it is written
 MIB = 2**20
+NOT_RUN = "cannot be run here"
+LEAST_TOLD_SECONDS = 1.0  # of runs of the model beside the search
 
 
 def compile_lines(report: OneModelReport, style: Style) -> list[str]:
@@ -81,7 +83,8 @@ def _before_after(report: OneModelReport, peak_bytes: int, time: int) -> list[st
     if seen is not None:
         before, after = seen.original_default_session_peak_bytes, seen.measured_peak_default_session_bytes
         name = "live tensors, measured (default session)"
-        rows += [[name, format_bytes(before), format_bytes(after), percent(_change(after, before))]]
+        was, saved = (NOT_RUN, "") if before is None else (format_bytes(before), percent(_change(after, before)))
+        rows += [[name, was, format_bytes(after), saved]]
     rows += [["time, predicted", duration(solution.baseline_time), duration(time), percent(solution.overhead_percent)]]
     if seen is not None and seen.measured_overhead_percent is not None:
         rows += [["time, measured", "", "", percent(seen.measured_overhead_percent)]]
@@ -189,8 +192,11 @@ def _nearest_process_lines(needed_bytes: int, budget_bytes: int, terms: Sequence
 
 def _cut(report: OneModelReport) -> str | None:
     """That the search ended before all was tried, as its time was over; None: it did not."""
-    limit = report.asked.time_limit_seconds
-    return f"the search was cut at --time-limit {limit:g}s" if limit and report.asked.search_was_cut else None
+    limit, ran = report.asked.time_limit_seconds, report.asked.run_seconds
+    if not limit or not report.asked.search_was_cut:
+        return None
+    runs = f", beside {ran:.1f} s of runs of the model" if ran >= LEAST_TOLD_SECONDS else ""
+    return f"the search was cut at --time-limit {limit:g}s{runs}"
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:
@@ -215,6 +221,7 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     yes = {True: "yes", False: "no", None: "not measured"}
     first = seen.first_predicted_peak_bytes
     corrected = None if first is UNSET or first == seen.predicted_peak_bytes else first
+    original_bytes = seen.original_default_session_peak_bytes
     under = "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
     rows = [
         *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
@@ -223,7 +230,7 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
         ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
         ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
         *_optional("  predicted at first", corrected),
-        ["default session, original", describe_bytes(seen.original_default_session_peak_bytes)],
+        ["default session, original", NOT_RUN if original_bytes is None else describe_bytes(original_bytes)],
         ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
         *_optional("block of later default runs", seen.later_runs_block_bytes),
         *_optional("smallest cap, original", seen.original_smallest_cap_bytes),

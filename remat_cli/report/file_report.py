@@ -52,22 +52,25 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """The verdict, what was checked, and the figures behind it."""
-        seen = self.verification
         heading = style.paint(self.model, "strong") + f"  against {self.source}"
-        runtime = f" on ONNX Runtime {seen.runtime_version}"
-        if not seen.passed:
-            failures = [style.paint(f"  {failure}", "bad") for failure in seen.failures]
-            verdict_lines = [style.paint("NOT KEPT", "bad") + f" by the file{runtime}", *failures]
-        else:
-            left = [NAMES[each.measure] for each in seen.promises if each.kept is None]
-            more = f"; not checked: {', '.join(left)}" if left else ""
-            verdict_lines = [style.paint("the file keeps its promises", "good") + runtime + more]
-        lines = [file_verdict(seen).line(style), heading, "", *verdict_lines]
-        lines += columns(_rows(seen), "<<")
-        lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
+        lines = [file_verdict(self.verification).line(style), heading, "", *seen_lines(self.verification, style)]
         told = [style.paint(f"warning: {warning}", "warn") for warning in self.warnings]
-        lines += [f"  note: {note}" for note in seen.notes]
         return [*lines, *(["", *told] if told else []), *runs_on_lines(self.runs_on)]
+
+
+def seen_lines(seen: FileVerification, style: Style) -> list[str]:
+    """What was checked of a file, and the figures behind it."""
+    runtime = f" on ONNX Runtime {seen.runtime_version}"
+    if not seen.passed:
+        failures = [style.paint(f"  {failure}", "bad") for failure in seen.failures]
+        lines = [style.paint("NOT KEPT", "bad") + f" by the file{runtime}", *failures]
+    else:
+        left = [NAMES[each.measure] for each in seen.promises if each.kept is None]
+        more = f"; not checked: {', '.join(left)}" if left else ""
+        lines = [style.paint("the file keeps its promises", "good") + runtime + more]
+    lines += columns(_rows(seen), "<<")
+    lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
+    return [*lines, *(f"  note: {note}" for note in seen.notes)]
 
 
 def file_verdict(seen: FileVerification) -> ReportVerdict:

@@ -75,7 +75,15 @@ class Gating:
         source, conditions = self.prepared.source, self.prepared.conditions
         budget_bytes = self.problem.memories[0].budget_bytes
         interface = written_interface(source, conditions)
-        info = RewriteInfo(budget_bytes, source.sha256, __version__, source.bound_dims, interface, gates=form)
+        info = RewriteInfo(
+            budget_bytes,
+            source.sha256,
+            __version__,
+            source.bound_dims,
+            interface,
+            gates=form,
+            source_name=source.path.name,
+        )
         infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
         costs = make_problem(self.platform.graph, self.platform.profile)
         try:

@@ -1,4 +1,4 @@
-"""The field bench: packages get their own models back, sizes are typed as seen, and pages say what rows give."""
+"""The field bench: packages get their own models back, feeds are kept as fed, and pages say what rows give."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 from bench.compiling import ROOT
-from bench.field import places
+from bench.field import measure, places
+from bench.field.feeds import files, largest, packed
 from bench.field.places import Place
 from bench.field.programs import PROGRAMS, Program
 from bench.field.report import AS_IT_IS, BENCH, HALF, NAMES, README, is_broken, table, way, with_table
-from bench.field.sizes import dimensions, feeds_of
 
 MIB = 2**20
 FIELD = ROOT / "bench" / "field"
@@ -43,27 +43,33 @@ def compiled(program=A, peak=200, before=300, ask=HALF, answer="yes", **changed)
         "split_obstacle": None,
         "promises": [{"kept": True}],
     }
-    kept |= {"before": seen(before), "seen": seen(peak, answer), "measured_overhead_percent": 2.0}
+    kept |= {"before": seen(before), "seen": seen(peak, answer), "solution": {"overhead_percent": 2.0}}
     return {"program": program, "ask": ask, **kept, **changed}
 
 
-@pytest.fixture
-def model(tmp_path):
-    """A model with a named size, one that has no name, and one that is known."""
-    axes = ["batch", None, 3, "?"]
-    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, axes) for name in "xy"]
+def test_feeds_are_kept_as_fed(tmp_path):
+    """A folder a run, as both programs write them; an input's name may have any characters."""
+    for run, count in enumerate((3, 5)):
+        (tmp_path / "runs" / str(run)).mkdir(parents=True)
+        np.save(tmp_path / "runs" / str(run) / "in%2Fto%3A0.npy", np.arange(count))
+        np.save(tmp_path / "runs" / str(run) / "rate.npy", np.int64(16000))
+    kept = packed(tmp_path / "runs", tmp_path / "feeds")
+    assert [path.name for path in kept] == ["0.npz", "1.npz"] == [path.name for path in files(tmp_path / "feeds")]
+    assert largest(kept)["in/to:0"].tolist() == [0, 1, 2, 3, 4]
+    assert largest(kept)["rate"] == 16000
+
+
+def test_sizes_are_typed_as_the_compiler_proposes(tmp_path):
+    """One file of feeds binds the sizes itself; for several the compiler says which ranges to give."""
+    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, "a b"]) for name in "xy"]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "net", infos[:1], infos[1:])
-    path = tmp_path / "net.onnx"
-    onnx.save(onnx.helper.make_model(graph), path)
-    return path
-
-
-def test_sizes_are_typed_as_seen(model):
-    shapes = [{"x": [1, 7, 3, 48]}, {"x": [1, 9, 3, 48]}]
-    assert dimensions(model, shapes) == {"batch": "1", "?": "48"}
-    assert dimensions(model, [{"x": [batch, 1, 3, 48]} for batch in (2, 1, 4)])["batch"] == "1..4"
-    assert dimensions(model, [{"x": [1, 1, 3, width]} for width in (96, 32, 160)])["?"] == "32..160:64"
-    assert {name: array.shape for name, array in feeds_of(model, {"x": [2, 1, 3, 5]}).items()} == {"x": (2, 1, 3, 5)}
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "net.onnx")
+    feeds = []
+    for size in (96, 32):
+        feeds.append(tmp_path / f"{size}.npz")
+        np.savez(feeds[-1], x=np.zeros((1, size), np.float32))
+    assert measure.sizes(tmp_path / "net.onnx", feeds[:1], tmp_path / "out.onnx") == ["--inputs", str(feeds[0])]
+    assert measure.sizes(tmp_path / "net.onnx", feeds, tmp_path / "out.onnx") == ["--dim", "a b=32..96:32"]
 
 
 @pytest.fixture
@@ -109,6 +115,19 @@ def test_a_model_in_pieces_is_joined_and_laid_as_one(package, tmp_path):
     assert listed.read_text() == before
 
 
+def test_axes_that_a_program_opens_are_open_in_what_is_compiled(package):
+    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [10, 3])
+    other = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [10, 3])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "net", [info], [other])
+    onnx.save(onnx.helper.make_model(graph), package / "net.onnx")
+    program = Program("net", "pack", "MIT", "pack/net.onnx", "", is_node=True, opened={"x": ("N", 3)})
+    place = Place.of(program)
+    (read,) = onnx.load(place.compiled).graph.input
+    assert [axis.dim_param or axis.dim_value for axis in read.type.tensor_type.shape.dim] == ["N", 3]
+    (kept,) = onnx.load(place.original).graph.input
+    assert kept.type.tensor_type.shape.dim[0].dim_value == 10
+
+
 def test_a_package_that_is_not_there_has_no_place(package):
     assert Place.of(Program("net", "pack", "MIT", "pack/other.onnx", "", is_node=True)) is None
 
@@ -127,6 +146,13 @@ def test_the_page_says_what_rows_give():
     assert f"| {A} | 50% | one | 200 | 100 | 50% | 300 | 200 | 1.5 | 1.5 | 2.00 | same |" in text
     assert f"| {B} | 50% | one | 50 | 40 | 20% | 150 | 140 | 1.5 | 1.5 | 2.00 | **OTHER** |" in text
     assert f"- {B}, min: no plan found: no plan; a reason" in text
+
+
+def test_what_reports_advise_for_sessions_without_an_arena_is_told():
+    rows = [plain(arena=False), compiled(peak=250, advised=seen(150))]
+    text = "\n".join(table(rows))
+    assert "- arena off: 25% less in 1 rows" in text
+    assert "as the compiler's report says: 75% less in 1 rows" in text
 
 
 def test_a_program_that_fails_with_the_new_file_is_told():

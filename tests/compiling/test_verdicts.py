@@ -44,7 +44,7 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     run = SolverRun(
         solver="auto", seed=0, status=status, space="free", floor=ProvedFloor(9, (0,)), seconds=1.0, plan=plan
     )
-    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()))
+    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()), runnable=None)
     found = Answered(prepared=prepared, platform=None, answer=BudgetAnswer(question, run), whole=prepared)
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
@@ -54,7 +54,8 @@ REQUEST = SimpleNamespace(search=Search(None, None), splits=SplitOptions())
 
 def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Tiles:
     whole = planned(status)
-    looking = Tiles(SplitTask(whole, whole.answer.question, REQUEST, None, progress))
+    request = SimpleNamespace(search=Search(None, None), splits=SplitOptions())
+    looking = Tiles(SplitTask(whole, whole.answer.question, request, None, progress))
     view = SimpleNamespace(nodes=("fused",))
     looking.__dict__["proposer"] = SimpleNamespace(
         timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes: found
@@ -81,6 +82,16 @@ def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obsta
     assert found.answer.run.status is wanted
     assert found.obstacle is None if obstacle is None or is_stopped else found.obstacle.startswith(obstacle.text)
     assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (obstacle is UNCUT and not is_own)
+
+
+@pytest.mark.parametrize(("obstacle", "told"), [(NOT_FINAL, None), (FINAL, FINAL.text), (None, None)])
+def test_once_time_is_over_only_what_no_split_gets_around_is_told(monkeypatch, obstacle, told):
+    monkeypatch.setattr(splitter_stage, "has_op", lambda model, node: True)
+    looking = tiles(Status.INFEASIBLE, obstacle, silent())
+    looking.task.clock.seconds = 0.0
+    found = without_splits(looking)
+    assert found.obstacle == told
+    assert found.answer.run.status is (Status.INFEASIBLE if told else Status.NOT_FOUND)
 
 
 @pytest.mark.parametrize("status", [Status.INFEASIBLE, Status.NOT_FOUND])

@@ -191,6 +191,18 @@ def test_packed_weights_are_mapped_and_a_budget_does_not_count_them(capsys, tmp_
     assert main(["verify", str(tmp_path / "out.plan.json"), "-q"]) == 0
 
 
+def test_a_file_that_was_compiled_before_says_from_what(capsys, tmp_path, samples):
+    """It is compiled again all the same; who reads the line compiles the model that it was made of."""
+    before = tmp_path / "small.onnx"
+    before.write_bytes(samples.compiled("unet", "85%", verify=False, time_limit="5s").output.read_bytes())
+    words = ["compile", str(before), "--budget", "100%", "--split", "off", "--no-verify"]
+    assert main([*words, "-o", str(tmp_path / "again.onnx")]) == 0
+    line = f"{before} was compiled before from unet.onnx: compile that, which gives the better plan"
+    assert f"warning: {line}" in " ".join(capsys.readouterr().out.split())
+    told = {entry.key: entry.value for entry in onnx.load(tmp_path / "again.onnx").metadata_props}
+    assert told["remat.source"] == "small.onnx"
+
+
 @pytest.mark.slow
 def test_a_compiled_model_with_packed_weights_can_be_compiled_again(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("remat_cli.compiling.process.forecast.LEAST_COPIES_BYTES", 2**16)

@@ -166,6 +166,13 @@ def listed(made: onnx.ModelProto) -> onnx.ModelProto:
     return made
 
 
+def unread(made: onnx.ModelProto) -> onnx.ModelProto:
+    """As torch's old exporter writes the counts of batch norms."""
+    made.graph.input.append(port("batches_tracked", (), TensorProto.INT64))
+    made.graph.initializer.append(weight("batches_tracked", np.int64(7)))
+    return made
+
+
 def untyped(made: onnx.ModelProto) -> None:
     made.graph.output[0].ClearField("type")
 
@@ -206,6 +213,7 @@ FORMS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "negative dimensions": negative,
     "one name for two sizes": lambda: resized("batch", 8, "size", "size"),
     "weights that are inputs": lambda: listed(model()),
+    "weights that are inputs, one unread": lambda: unread(listed(model())),
     "weights that are inputs, version 3": lambda: listed(model(version=3, opset=8)),
     "weights that are no inputs, version 3": lambda: model(version=3, opset=8),
     "version 1": lambda: listed(model(version=1, opset=7)),

@@ -80,3 +80,18 @@ def test_what_nobody_reads_is_given_back_by_the_op_that_made_it():
         (100, False, True),
         (200, True, False),
     ]
+
+
+def test_a_body_asks_step_by_step_and_its_result_where_it_makes_it():
+    """A block of 9, then the result of 5 beside it; 7 that the body leaves goes when the op has ended."""
+    graph, plan = judged(((0,), 5, 16), kept=(1,))
+    bodies = {graph.ops[0].name: (9, 5, -1, 7)}
+    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, bodies)
+    assert [(each.bytes, each.takes) for each in found] == [(9, True), (5, True), (9, False), (7, True), (7, False)]
+    assert [each.bytes for each in outputs_of(found)] == [5]
+
+
+def test_results_that_the_body_does_not_make_are_there_before_it():
+    graph, plan = judged(((0,), 5, 16), kept=(1,))
+    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, {graph.ops[0].name: (9, -1)})
+    assert [(each.bytes, each.takes) for each in found] == [(5, True), (9, True), (9, False)]

@@ -49,6 +49,12 @@ def test_more_time_is_advised_only_where_it_ran_short(is_short):
     assert "a larger --budget" in text
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(22.84, ", beside 22.8 s of runs of the model"), (0.4, "")])
+def test_runs_of_the_model_are_told_apart_from_the_time_of_the_search(seconds, told):
+    asked = Asked(time_limit_seconds=6.0, search_was_cut=True, run_seconds=seconds)
+    assert f"the search was cut at --time-limit 6s{told}\n" in render_text(refused(asked, seconds=30.0), Style(200))
+
+
 @pytest.mark.parametrize("process_bytes", [None, ROOMY])
 def test_a_refusal_keeps_what_was_asked_with_no_verdict_on_it(process_bytes):
     asked = Asked(process_budget_bytes=process_bytes, max_overhead_percent=10.0)

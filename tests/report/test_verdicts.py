@@ -117,6 +117,7 @@ def test_the_first_line_says_no_more(end):
     first = text_of(solution, **changes).splitlines()[0]
     assert first.startswith(FIRST[end])
     assert ("so little time as asked for" in first) == (end == "too slow")
+    assert first.endswith(": --time-limit 30s cut the search") == (end == "time is up")
 
 
 @pytest.mark.parametrize("end", ["interrupted without a plan", "too slow"])

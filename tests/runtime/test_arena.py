@@ -11,18 +11,28 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from remat_cli.onnx_io.read.load import save
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import Profile
+from remat_cli.onnx_io.read.body_wiring import body_wiring
+from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load, save
+from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules import arena as arenas
 from remat_cli.ort_rules.arena import Arena
-from remat_cli.ort_rules.requests import Request
+from remat_cli.ort_rules.requests import Request, run_requests
+from remat_cli.ort_rules.reuse import KeptBuffers
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
+from remat_cli.runtime.measure.profilers import ProfileRequest, measure
 from remat_cli.runtime.sessions._ort import installed_rules
-from remat_cli.runtime.sessions.session import optimize
+from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.session import SessionSettings, optimize, run_profiled
+from tests.helpers import NOWHERE
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
@@ -92,3 +102,95 @@ def test_the_steady_form_asks_for_what_is_said_of_it(ballast_bytes, tmp_path, tr
     found = [Request(*event) for event in json.loads(watched("traced", path, tracer, tracer=tracer).stdout)]
     inner = [Request(0, 3 * size * 4, True, in_block=False)]
     assert alike(found) == alike(list(steady_requests(inner, SteadyBranch(2), form)))
+
+
+def growing_loop() -> ir.Model:
+    """A Loop whose result grows by a row in each round; of two tensors of one size in a round the second dies first."""
+    width, rounds = 2**16, 4
+    row = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, width])
+    grown = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, width]) for name in ("rows", "more")]
+    flag = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("goes", "goes_on")]
+    body = helper.make_graph(
+        [
+            helper.make_node("Exp", ["x"], ["a"], name="exp"),
+            helper.make_node("Concat", ["a", "a"], ["aa"], name="pair", axis=0),
+            helper.make_node("ReduceMax", ["aa"], ["b"], name="most", axes=[0], keepdims=1),
+            helper.make_node("Sub", ["a", "b"], ["c"], name="sub"),
+            helper.make_node("Concat", ["rows", "c"], ["more"], name="grow", axis=0),
+            helper.make_node("Identity", ["goes"], ["goes_on"], name="goes_on"),
+        ],
+        "body",
+        [helper.make_tensor_value_info("number", TensorProto.INT64, []), flag[0], grown[0]],
+        [flag[1], grown[1]],
+    )
+    none = helper.make_tensor("none", TensorProto.FLOAT, [0, width], [])
+    often = helper.make_tensor("often", TensorProto.INT64, [], [rounds])
+    loop = helper.make_node("Loop", ["often", "", "none"], ["y"], name="loop", body=body)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, width])
+    graph = helper.make_graph([loop], "g", [row], [result], [none, often])
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+def test_a_body_asks_for_what_is_derived_from_its_kernels(tmp_path, tracer):
+    model, path = growing_loop(), tmp_path / "loop.onnx"
+    save(model, path)
+    feeds = make_feeds(inputs_of(load(path, DimBindings()).ir), 0)
+    request = ProfileRequest(intra_op_threads=1, wiring=body_wiring(model))
+    requests = measure(path, feeds, ["loop"], request).bodies["loop"]
+    held: list[int] = []
+    derived: list[tuple[int, bool]] = []
+    for number in requests:
+        if number > 0:
+            held.append(number)
+        derived.append((number, True) if number > 0 else (held.pop(-1 - number), False))
+    traced = json.loads(watched("traced", path, tracer, tracer=tracer).stdout)
+    least = 2**16
+    # Where two are given back at once the order says nothing: what is held after each request does.
+    assert held_after(derived, least) == held_after([(size, takes) for _, size, takes in traced], least)
+
+
+def held_after(events: list[tuple[int, bool]], least: int) -> list[list[int]]:
+    """Sizes that are held whenever more is asked for, rounded as they are asked for without an arena."""
+    held: list[int] = []
+    found: list[list[int]] = []
+    for size, takes in events:
+        if size < least:
+            continue
+        if takes:
+            held.append(size // ALIGNED_BYTES)
+            found.append(sorted(held))
+        else:
+            held.remove(size // ALIGNED_BYTES)
+    return found
+
+
+def selecting(op_type: str) -> onnx.ModelProto:
+    """An op that takes twice its result as workspace, between two others."""
+    shape = [8, 64, 96]
+    port = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=shape)
+    last = {
+        "Where": [
+            helper.make_node("Greater", ["a", "x"], ["flags"], name="greater"),
+            helper.make_node("Where", ["flags", "a", "x"], ["b"], name="op"),
+        ],
+        "Softmax": [helper.make_node("Softmax", ["a"], ["b"], name="op", axis=1)],
+    }[op_type]
+    nodes = [helper.make_node("Exp", ["x"], ["a"], name="exp"), *last, helper.make_node("Exp", ["b"], ["y"], name="z")]
+    graph = helper.make_graph(nodes, "g", [port("x")], [port("y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+@pytest.mark.parametrize("op_type", ["Where", "Softmax"])
+def test_workspace_of_two_blocks_is_asked_for_where_it_is_foretold(op_type, tmp_path, tracer):
+    path = tmp_path / "model.onnx"
+    onnx.save(selecting(op_type), path)
+    source = load(path, DimBindings())
+    feeds = make_feeds(inputs_of(source.ir), 0)
+    graph = to_graph(source.ir, run_profiled(path, feeds, SessionSettings()).types)
+    costs = measure(path, feeds, [op.name for op in graph.ops], ProfileRequest(intra_op_threads=1)).ops
+    plan = baseline(make_problem(graph, Profile("cpu", "", NOWHERE, costs, 0, graph.input_bytes)))
+    found = run_requests(graph, plan, KeptBuffers((), ()), installed_rules().workspaces)
+    traced = [Request(*event) for event in json.loads(watched("traced", path, tracer, tracer=tracer).stdout)]
+    assert alike(list(found)) == alike(traced)

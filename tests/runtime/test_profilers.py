@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def test_a_slow_model_is_run_ten_times_at_most(tmp_path):
     assert measured.run_noise_percent >= 0
 
 
-def times_of(monkeypatch, *, seconds, noisy, beside=None):
+def times_of(monkeypatch, *, seconds, noisy, beside=None, most_seconds=math.inf):
     """How many runs there are in all, and plain ones, of a model that takes so long, steadily or not."""
     clock = [0.0]
     number = iter(range(1000))
@@ -60,7 +61,7 @@ def times_of(monkeypatch, *, seconds, noisy, beside=None):
     monkeypatch.setattr(profilers, "profiled_session", lambda *arguments: contextlib.nullcontext((None, [])))
     monkeypatch.setattr(profilers.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(profilers.time, "perf_counter_ns", lambda: int(1e9 * clock[0]))
-    job = profilers.MeasureJob("m", (), (), ProfileRequest(), beside)
+    job = profilers.MeasureJob("m", (), (), ProfileRequest(most_seconds=most_seconds), beside)
     _, plain_ns, beside_ns = profilers.run_rounds(job, {}, lambda done: None)
     assert len(beside_ns) == (len(plain_ns) if beside else 0)
     return next(number), len(plain_ns)
@@ -73,6 +74,11 @@ def test_runs_end_early_when_they_are_long_and_go_on_when_they_are_noisy(monkeyp
 
 def test_another_model_takes_its_turn(monkeypatch):
     assert times_of(monkeypatch, seconds=2.0, noisy=0, beside="other") == (8, 3)  # profiled twice
+
+
+def test_where_time_is_short_two_rounds_are_enough_settled_or_not(monkeypatch):
+    assert times_of(monkeypatch, seconds=0.3, noisy=0.5, most_seconds=1.0) == (4, 2)
+    assert times_of(monkeypatch, seconds=2.0, noisy=0.5, beside="other", most_seconds=1.0) == (6, 2)
 
 
 def test_short_runs_take_half_a_second(monkeypatch):

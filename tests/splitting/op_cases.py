@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from remat_cli.onnx_io.read.op_facts import CONTRIB, NCHWC, ONNX
+from remat_cli.onnx_io.read.op_facts import CONTRIB, ML, NCHWC, ONNX
 from remat_cli.splitting.rules import lines as rules_lines
 from remat_cli.splitting.rules import pointwise as rules_pointwise
 from remat_cli.splitting.rules.table import RULES
@@ -52,6 +52,43 @@ EMBEDDED = (WORDS, WORDS % 2, real(12, 16), real(6, 16), real(2, 16), real(16), 
 def recurrent(gates: int) -> tuple[Array, ...]:
     """Input, weights and recurrent weights."""
     return real(5, 4, 8), real(1, gates * 16, 8), real(1, gates * 16, 16)
+
+
+def trees(count: int, features: int = 6) -> dict[str, Any]:
+    """Trees of one question each: their nodes, as ensembles for regression and for classes both have them."""
+    dice, each = np.random.default_rng(count), range(count)
+    asked, bound = dice.integers(features, size=count), dice.random(count) / 2 + 0.25
+    return {
+        "nodes_treeids": [tree for tree in each for _ in range(3)],
+        "nodes_nodeids": [0, 1, 2] * count,
+        "nodes_featureids": [at for tree in each for at in (int(asked[tree]), 0, 0)],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * count,
+        "nodes_values": [value for tree in each for value in (float(bound[tree]), 0.0, 0.0)],
+        "nodes_truenodeids": [1, 0, 0] * count,
+        "nodes_falsenodeids": [2, 0, 0] * count,
+    }
+
+
+def votes(count: int, word: str, kinds: int = 1) -> dict[str, Any]:
+    """What the leaves of such trees say: numbers for targets, or for classes."""
+    dice, each = np.random.default_rng(count + 1), range(count)
+    return {
+        f"{word}_treeids": [tree for tree in each for _ in range(2)],
+        f"{word}_nodeids": [1, 2] * count,
+        f"{word}_ids": [leaf % kinds for leaf in range(2 * count)],
+        f"{word}_weights": [float(vote) for vote in dice.standard_normal(2 * count)],
+    }
+
+
+def regressor(count: int, rows: int = 800) -> OneOp:
+    return OneOp(
+        "TreeEnsembleRegressor", (real(rows, 6),), {**trees(count), **votes(count, "target"), "n_targets": 1}, (), ML, 1
+    )
+
+
+def classifier(count: int, kinds: int, rows: int = 800) -> OneOp:
+    said = {**trees(count), **votes(count, "class", kinds), "classlabels_int64s": list(range(kinds))}
+    return OneOp("TreeEnsembleClassifier", (real(rows, 6),), said, (), ML, 1, (True, True))
 
 
 def means_of_rows(line: int) -> onnx.GraphProto:
@@ -164,6 +201,12 @@ CASES = (
     OneOp("DeformConv", (IMAGE, KERNEL, real(3, 18, 7, 6)), {}, (1,), opset=19),
     OneOp("Col2Im", (real(3, 16, 56), ints(9, 8), ints(2, 2)), {}, (1, 2), opset=18),
     *(OneOp(op, recurrent(gates), {"hidden_size": 16}, (1, 2), opset=14) for op, gates in (("GRU", 3), ("LSTM", 4))),
+    OneOp("Scaler", (real(9, 6),), {"offset": [0.3] * 6, "scale": [1.7] * 6}, (), ML, 1),
+    OneOp("Normalizer", (real(9, 6),), {"norm": "L2"}, (), ML, 1),
+    OneOp("Binarizer", (real(9, 6),), {"threshold": 0.5}, (), ML, 1),
+    OneOp("Imputer", (real(9, 6),), {"imputed_value_floats": [0.5], "replaced_value_float": 0.25}, (), ML, 1),
+    regressor(12),
+    classifier(12, 3),
     OneOp("RNN", recurrent(1), {"hidden_size": 16}, (1, 2), opset=14),
     OneOp("DFT", (real(3, 8, 5, 1),), {"axis": 1}, opset=17),
     OneOp("STFT", (real(3, 64, 1), np.array(4), None, np.array(16)), {}, (1, 3), opset=17),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -70,6 +71,15 @@ def test_a_step_in_no_region_is_a_reason_but_no_proof():
     assert found is not None
     assert not found.is_final
     assert "in no region" in found.text
+
+
+def test_of_a_step_that_takes_much_inside_no_tensor_is_named():
+    """As a branch with ops of its own does, whose results may be small."""
+    case = case_of(lambda sketch, x: conv(sketch, conv(sketch, x)))
+    timeline = replace(case.timeline, memory_bytes=(10 * MAP_BYTES, *case.timeline.memory_bytes[1:]))
+    found = explain(timeline, 0, None, 8 * MAP_BYTES)
+    assert found is not None
+    assert "takes 144.00 KiB of workspace besides its tensors" in found.text
 
 
 def smallest(case):

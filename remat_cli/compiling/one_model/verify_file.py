@@ -24,6 +24,7 @@ from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
+from remat_cli.ort_rules.records import Rules
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.observe.resident import ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.sessions._ort import installed_rules, pack_all, run_fresh
@@ -108,7 +109,7 @@ def verify_file(pair: FilePair, conditions: Conditions, checks: Checks, progress
         first_ns, second_ns = time_in_turn(paths, pair.feeds[0], settings, progress.advance)
         overhead = 100.0 * (second_ns / first_ns - 1.0)
         process = _processes(pair, conditions, checks, progress)
-    return _report(pair, seen, overhead, process)
+    return file_verification(pair, seen, overhead, process, installed_rules())
 
 
 def _processes(pair: FilePair, conditions: Conditions, checks: Checks, progress: Progress) -> ProcessPair | None:
@@ -128,9 +129,10 @@ def _processes(pair: FilePair, conditions: Conditions, checks: Checks, progress:
     return ProcessPair(*found)
 
 
-def _report(
-    pair: FilePair, seen: FileRuns, overhead_percent: float | None, process: ProcessPair | None
+def file_verification(
+    pair: FilePair, seen: FileRuns, overhead_percent: float | None, process: ProcessPair | None, rules: Rules
 ) -> FileVerification:
+    """What sessions and processes showed, by the rules of the runtime that they ran on, beside what the file says."""
     file = pair.file
     order = order_seen(file.order, file.copies, seen.exact.executed)
     if not file.is_portable and order.is_kept is not False:  # it promises its order in an ordinary session too
@@ -142,9 +144,9 @@ def _report(
         predicted_peak_bytes=file.predicted_peak_bytes,
         budget_bytes=file.budget_bytes,
         process_promise=file.process,
-        measured_peak_bytes=_peak(file.source, pair.feeds[0], seen.exact),
-        measured_peak_default_session_bytes=_peak(file.source, pair.feeds[0], seen.file),
-        original_default_session_peak_bytes=_peak(pair.original, pair.feeds[0], seen.original),
+        measured_peak_bytes=_peak(file.source, pair.feeds[0], seen.exact, rules),
+        measured_peak_default_session_bytes=_peak(file.source, pair.feeds[0], seen.file, rules),
+        original_default_session_peak_bytes=_peak(pair.original, pair.feeds[0], seen.original, rules),
         is_portable=file.is_portable,
         is_other_model=_is_other_model(pair),
         reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, default session",
@@ -167,11 +169,11 @@ def _same_outputs(seen: FileRuns) -> bool:
     return seen.original.prints == seen.file.prints and seen.original.prints[:1] == seen.exact.prints
 
 
-def _peak(model: SourceModel, feeds: Mapping[str, Any], seen: SessionSeen) -> int | None:
+def _peak(model: SourceModel, feeds: Mapping[str, Any], seen: SessionSeen, rules: Rules) -> int | None:
     """The most that weights as kept, packed copies in the file, inputs and tensors take together."""
     if seen.baseline_bytes is None or seen.live_bytes is None:
         return None
-    kept_bytes = installed_rules().packing.kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
+    kept_bytes = rules.packing.kept_weight_bytes(weight_uses(model.ir), seen.baseline_bytes)
     packed_bytes = packed_weights(model.path).without(PRIMERS).total_bytes  # their weights count as nothing
     primers_bytes = SMALL_COPIES_BYTES if model.is_primed else 0
     return kept_bytes + packed_bytes + _input_bytes(feeds) + seen.live_bytes - primers_bytes

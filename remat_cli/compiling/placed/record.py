@@ -60,6 +60,7 @@ def noted_model(planned: Sessions) -> Any:
     about = {
         "remat.version": __version__,
         "remat.source_sha256": planned.prepared.source.sha256,
+        "remat.source": planned.prepared.source.path.name,
         "remat.devices": ",".join(device.name for device in problem.devices),
         "remat.budget_bytes": ",".join(f"{memory.name}={memory.budget_bytes}" for memory in problem.memories),
     }

@@ -29,7 +29,7 @@ def forecast_of_file(prepared: Prepared, profile: Profile, work: Path, progress:
     Raises:
         RuntimeFailure: the runtime refuses or fails to run it.
     """
-    if not has_open_sizes(prepared):
+    if not has_open_sizes(prepared) or prepared.runnable is not None:  # what cannot be run tells nothing
         return model_forecast(prepared, profile)
     given = _as_given(prepared, work)
     found = profile_model(given, given.conditions, progress)
@@ -70,7 +70,8 @@ def _as_given(prepared: Prepared, work: Path) -> Prepared:
     )
     reference = prepare_optimized(raw, prepared.source.ir)
     saved_sha256 = save_work(reference, path)
-    facts = facts_of(first_look(path, prepared.feeds, conditions), reference, types_of(inputs_of(prepared.source.ir)))
+    seen = first_look(path, reference, prepared.feeds, conditions)
+    facts = facts_of(seen, reference, types_of(inputs_of(prepared.source.ir)))
     known = known_dims(reference, to_graph(reference, facts.types), conditions)
     graph = to_graph(reference, facts.types, known)
     # The hash of the file at these sizes: what is measured of it holds for no others.

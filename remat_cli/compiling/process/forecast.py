@@ -104,13 +104,14 @@ def _as_it_is(prepared: Prepared, profile: Profile, copies: Sequence[ArenaCopy])
     if form is None:
         plan = baseline(make_problem(graph, profile))
         kinds = kinds_of(graph, known_dims(prepared.reference, graph, prepared.conditions))
-        return Judged(graph, plan, profile.fixed_bytes, kinds, sizes)
+        return Judged(graph, plan, profile.fixed_bytes, kinds, sizes, bodies=profile.bodies)
     all_bytes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
     early = {name: all_bytes[name] for name in form.early if name in all_bytes}
     branch = SteadyBranch(waiting_rank(prepared.reference), tuple(early.values()))
     graph = without_buffers(graph, early)
     plan = baseline(make_problem(graph, profile))
-    return Judged(graph, plan, profile.fixed_bytes, no_kinds(graph), sizes, Steady(form, branch))
+    steady = Steady(form, branch)
+    return Judged(graph, plan, profile.fixed_bytes, no_kinds(graph), sizes, steady, profile.bodies)
 
 
 def _loaded_weights(

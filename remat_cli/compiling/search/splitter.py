@@ -41,8 +41,14 @@ def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFact
 
 
 def without_splits(tiles: Tiles) -> OneModel | Refused:
-    """The whole plan, and why no split is in it; INFEASIBLE only where nothing can get around the reason."""
-    whole, obstacle = tiles.task.whole, None if tiles.task.should_stop() else _obstacle(tiles)
+    """The whole plan, and why no split is in it; INFEASIBLE only where nothing can get around the reason.
+
+    Once time is over, a reason that splits not looked at could get around is none.
+    """
+    task = tiles.task
+    whole, obstacle = task.whole, None if task.progress.should_stop() else _obstacle(tiles)
+    if obstacle is not None and not obstacle.is_final and task.should_stop():
+        obstacle = None
     text = None if obstacle is None else obstacle.text
     if whole.answer.run.status is Status.INFEASIBLE and (obstacle is None or not obstacle.is_final):
         run = replace(whole.answer.run, status=Status.NOT_FOUND)

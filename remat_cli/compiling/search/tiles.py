@@ -166,7 +166,7 @@ class TileCandidate:
             return None
         task, (proposal, prepared) = self.tiles.task, built
         with task.clock.running():
-            profile = profile_split(prepared, task.whole, task.progress)
+            profile = profile_split(prepared, task.whole, task.progress, task.clock.left)
         return SplitTrial(replace(self, proposal=proposal), prepared, profile, self.tiles.record(proposal))
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:

@@ -16,6 +16,7 @@ from remat_cli.core.schedule.plan import Instance, Plan, Schedule
 from remat_cli.core.schedule.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.splits import SplitMode, Splitting
+from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.profile import Kind, Placement, Profile
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.core.values.runs_on import RunsOn
@@ -152,7 +153,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     `profile` is the first one's, `output` is the optimised model, which `schedule` indexes (its ops after those that
     stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
     there is a placement on one device, and `solved.time_ns` is the makespan with stalls. `runs_on` is where the model
-    runs that was written; plans of versions that did not know it have None.
+    runs that was written; plans of versions that did not know it have None. `verified_on` is what other places showed.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -171,6 +172,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     promise: Promise
     snippet: str
     warnings: tuple[str, ...] = ()
+    verified_on: tuple[VerifiedOn, ...] = ()
     verification: Verification | None = None
     runs_on: RunsOn | None = None
     splitting: Splitting | None = None

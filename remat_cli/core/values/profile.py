@@ -3,6 +3,7 @@
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from remat_cli.core.values.spill import SpillSpec
 
@@ -73,7 +74,10 @@ class Profile(msgspec.Struct, frozen=True):
     `model_sha256` is the hash of the optimised model it belongs to. `unsupported` are the ops that the device cannot
     run; every other op is in `ops`. `memory` names the memory that the device uses, `power_watts` what it draws while
     it computes, `call_ns` what a session on it costs beside its ops. `is_opaque`: its provider
-    compiles what it is given, and neither order nor memory can be enforced inside.
+    compiles what it is given, and neither order nor memory can be enforced inside. `bodies` says, by op that runs a
+    body, what kernels in it ask for (bytes) and give back (-1: the oldest that is still held, and so on), in order.
+    `extrapolated_from` are the sizes at which it was measured, the largest first, where the machine could not run the
+    model at its own.
     """
 
     device: str
@@ -90,6 +94,8 @@ class Profile(msgspec.Struct, frozen=True):
     power_watts: float | None = None
     call_ns: int = 0
     is_opaque: bool = False
+    bodies: dict[str, tuple[int, ...]] = {}
+    extrapolated_from: tuple[dict[str, int], ...] | UnsetType = UNSET
 
     @property
     def fixed_bytes(self) -> int:

@@ -133,9 +133,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     `process_budget_bytes` bounds a process, of which `process_bytes` were predicted, inputs included: of the plan, and
     without one of the model as it is. Time was to be at most `max_overhead_percent` more, and the search was to end
-    after `time_limit_seconds`; `search_was_cut`: it did, before all was tried. `cheaper` is the next larger budget with
-    a plan that takes less time, looked for where `is_looked_up`. `memory_budgets` are those of a plan that is cut into
-    sessions, by memory.
+    after `time_limit_seconds`; `search_was_cut`: it did, before all was tried. `run_seconds` is how long runs of the
+    model took meanwhile that compare and measure splits, which the limit does not count. `cheaper` is the next larger
+    budget with a plan that takes less time, looked for where `is_looked_up`. `memory_budgets` are those of a plan that
+    is cut into sessions, by memory.
     """
 
     process_budget_bytes: int | None = None
@@ -143,6 +144,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     max_overhead_percent: float | None = None
     time_limit_seconds: float | None = None
     search_was_cut: bool = False
+    run_seconds: float = 0.0
     cheaper: CheaperBudget | None = None
     is_looked_up: bool = False
     memory_budgets: dict[str, int] = {}

@@ -24,6 +24,8 @@ from remat_cli.ort_rules.versions import SAME_BITS_FROM, TRIED_UP_TO, newest
 
 VERSION_KEY, PEAK_KEY, BUDGET_KEY = "remat.version", "remat.predicted_peak_bytes", "remat.budget_bytes"
 SOURCE_KEY, DEVICES_KEY, CLONE_KEY = "remat.source_sha256", "remat.devices", "remat.clone_of"
+SOURCE_NAME_KEY = "remat.source"
+"""The name of the file that it was made of."""
 DIMS_KEY = "remat.dims"
 """There where it was made for many sizes: those, as a user writes them."""
 PORTABLE_KEY = "remat.portable"
@@ -100,6 +102,15 @@ def _check_sizes(path: Path, told: str, sizes: Mapping[str, int]) -> None:
         names = left.names if isinstance(left, SizeLimit) else (left.name,)
         given = " ".join(f"--dim {name}={sizes[name]}" for name in names if name in sizes)
         raise ModelError(f"{given}: {path} was made for {left} only: give sizes within it, or compile it for more")
+
+
+def compiled_before(source: SourceModel) -> str | None:
+    """What to tell of a file that remat wrote and that is compiled again; None: it is no such file."""
+    told = source.ir.metadata_props
+    if VERSION_KEY not in told:
+        return None
+    name = told.get(SOURCE_NAME_KEY) or f"the model with SHA-256 {told.get(SOURCE_KEY, '')[:12]}"
+    return f"{source.path} was compiled before from {name}: compile that, which gives the better plan"
 
 
 def sizes_left_open(path: Path) -> frozenset[str]:

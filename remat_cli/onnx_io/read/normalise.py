@@ -95,9 +95,12 @@ def drop_trailing_blanks(graph: ir.Graph) -> None:
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:
-    """Remove initialisers that neither an op, nor a subgraph, nor an output reads."""
-    unused = [n for n, value in graph.initializers.items() if not value.uses() and not value.is_graph_output()]
-    for name in unused:
+    """Remove initialisers that neither an op, nor a subgraph, nor an output reads.
+
+    Those that are inputs too stay, for without its default an input must be fed.
+    """
+    ends = {*graph.inputs, *graph.outputs}
+    for name in [name for name, value in graph.initializers.items() if not value.uses() and value not in ends]:
         del graph.initializers[name]
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 ONNX = ""
 CONTRIB = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
+ML = "ai.onnx.ml"
 Row = TypeVar("Row")
 
 
@@ -108,7 +109,7 @@ def facts_of(node: ir.Node) -> OpFacts:
         if (mode is not None and mode.as_int() == 1) or sum(bool(value.name) for value in node.outputs) > 1:
             return TRAINING_NORM
     facts = FACTS.get((domain, node.op_type))
-    if facts is None and domain not in (ONNX, "ai.onnx.ml"):
+    if facts is None and domain not in (ONNX, ML):
         reason = f"{domain}.{node.op_type} is not known to be free of side effects"
         return replace(PLAIN, why_not_repeatable=reason)
     facts = facts or PLAIN

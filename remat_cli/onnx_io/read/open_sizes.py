@@ -6,6 +6,7 @@ a rank from them, and makes one Gemm of a MatMul and an Add, whose last bits are
 
 import onnx_ir as ir
 
+from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import Interface
 
 
@@ -20,7 +21,7 @@ def with_only_these_sizes(model: ir.Model, ports: Interface) -> ir.Model:
 
 def with_sizes_at_ports(model: ir.Model, ports: Interface) -> ir.Model:
     """A copy whose inputs and outputs have the shapes of `ports`, by name."""
-    copy = model.clone()
+    copy = copy_of(model)
     shapes = {port.name: port.shape for port in (*ports.inputs, *ports.outputs)}
     for value in (*copy.graph.inputs, *copy.graph.outputs):
         if value.name in shapes:

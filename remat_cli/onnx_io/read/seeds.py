@@ -12,6 +12,7 @@ from zlib import crc32
 
 import onnx_ir as ir
 
+from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.mapped import model_of, parsed
 from remat_cli.onnx_io.read.op_facts import DRAWING, MOST, OURS, is_ours, may_train
 from remat_cli.onnx_io.write.packed import NOTHING_PACKED, packed_weights
@@ -37,7 +38,7 @@ def without_seeds(model: ir.Model) -> ir.Model:
     """The model without the seeds that `give_seeds` gave, which its metadata then say; itself where it has none."""
     if not any(map(is_ours, _drawing(model))):
         return model
-    bare = model.clone()
+    bare = copy_of(model)
     known: dict[str | None, int] = {}
     for node in filter(is_ours, _drawing(bare)):
         seed = node.attributes["seed"]

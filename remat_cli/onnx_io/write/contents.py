@@ -12,6 +12,7 @@ import onnx_ir as ir
 from remat_cli.base.errors import RematError
 from remat_cli.base.present import present
 from remat_cli.onnx_io.read.checking import all_bodies
+from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.wire import LEAST_BYTES, marked, with_contents
 
 PIECE_BYTES: Final = 2**20
@@ -60,7 +61,7 @@ def inline(model: ir.Model) -> Iterator[Piece]:
     large: list[ir.TensorProtocol] = []
     light = model
     if any(_is_left_out(value.const_value) for value in weights_of(model)):
-        light = model.clone()
+        light = copy_of(model)
         for value in weights_of(light):
             tensor = present(value.const_value, f"weight '{value.name}'")
             if _is_left_out(tensor):

@@ -116,7 +116,8 @@ class RewriteInfo:
     """What the rewritten model says about itself, and the interface it must keep.
 
     `barriers` are values that the runtime's optimiser must not look past; `gates` have the form that suits the device.
-    All ops wait for the `guard`, where the model runs on one kind of processor only.
+    All ops wait for the `guard`, where the model runs on one kind of processor only. `source_name` is the name of the
+    file that it is made of.
     """
 
     budget_bytes: int
@@ -127,6 +128,7 @@ class RewriteInfo:
     barriers: frozenset[str] = frozenset()
     gates: GateForm = "size"
     guard: Guard | None = None
+    source_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
     set_model_metadata(released.model, "remat.version", info.remat_version)
     set_model_metadata(released.model, "remat.budget_bytes", str(info.budget_bytes))
     set_model_metadata(released.model, "remat.source_sha256", info.source_sha256)
+    set_model_metadata(released.model, "remat.source", info.source_name)
     if info.bound_dims:
         bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
         set_model_metadata(released.model, "remat.bound_dims", bound)

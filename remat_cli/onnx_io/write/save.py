@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from remat_cli.base.files import INLINE_LIMIT_BYTES, atomic_path, sha256
 from remat_cli.base.present import present
 from remat_cli.base.processes import WORTH_A_PROCESS_BYTES
+from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.mapped import parsed
 from remat_cli.onnx_io.write.contents import Piece, contents, file_pieces, inline, tensors_of, weights_of
@@ -161,7 +162,7 @@ def _offsets(sizes: Iterable[int]) -> list[int]:
 
 def _placed(model: ir.Model, data: Path) -> ir.Model:
     """The model with its movable weights pointing into the data file, and all others in memory."""
-    copy = model.clone()
+    copy = copy_of(model)
     offsets = iter(_offsets(tensor.nbytes for tensor in _movable(copy)))
     for value in weights_of(copy):
         tensor = present(value.const_value, f"weight '{value.name}'")

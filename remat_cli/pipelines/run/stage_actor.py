@@ -10,7 +10,6 @@ from remat_cli.pipelines.plan.orders import Turn, TurnSpan
 from remat_cli.pipelines.plan.schedule_file import PipelineFile
 from remat_cli.pipelines.run.local import session_settings
 from remat_cli.pipelines.run.stage_runner import Arrays, StageRunner, stage_options
-from remat_cli.runtime.observe.heap import give_blocks_back
 from remat_cli.runtime.observe.resident import (
     ResidentBytes,
     can_measure_resident,
@@ -20,6 +19,7 @@ from remat_cli.runtime.observe.resident import (
     watched,
 )
 from remat_cli.runtime.sessions._ort import share_arena, use_shared_arena
+from remat_cli.runtime.sessions.heap import give_blocks_back
 from remat_cli.runtime.sessions.session import session_options
 
 Done = TypeVar("Done")

@@ -8,8 +8,8 @@ import numpy as np
 
 from remat_cli.core.paging.weight_paging import MIB, LoadCosts
 from remat_cli.runtime.measure.spill_speed import seconds_of
-from remat_cli.runtime.observe.heap import give_blocks_back
 from remat_cli.runtime.sessions._ort import Advance, Array, host_value, ignore_progress, run_fresh
+from remat_cli.runtime.sessions.heap import give_blocks_back
 from remat_cli.runtime.sessions.session import SessionSettings, in_turn_options, open_session
 
 PASSES = 12

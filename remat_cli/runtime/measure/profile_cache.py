@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
+
 from remat_cli.base.errors import ConfigError
 from remat_cli.core.values.profile import LinkCost, OpCost, Provenance, Unsupported
 from remat_cli.runtime.sessions.providers import parse_device
@@ -49,7 +51,7 @@ def cpu_name() -> str:
 
 
 FILE_NAME: Final = "profiles.sqlite3"
-VERSION: Final = 4
+VERSION: Final = 5
 """Of the tables; a file of another version is replaced."""
 PLAUSIBLE_SHARE: Final = 0.25
 """How far a new time may lie above a known one, noise aside, before the known one is not believed."""
@@ -64,6 +66,10 @@ CREATE TABLE IF NOT EXISTS models (
     sha256 TEXT NOT NULL, scope TEXT NOT NULL, facts BLOB NOT NULL,
     PRIMARY KEY (sha256, scope)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS bodies (
+    signature TEXT NOT NULL, scope TEXT NOT NULL, requests BLOB NOT NULL,
+    PRIMARY KEY (signature, scope)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS unsupported (
     signature TEXT NOT NULL, scope TEXT NOT NULL, reason TEXT NOT NULL,
     PRIMARY KEY (signature, scope)
@@ -73,7 +79,7 @@ CREATE TABLE IF NOT EXISTS links (
     latency_ns INTEGER NOT NULL, bytes_per_second REAL NOT NULL, noise_percent REAL NOT NULL
 ) WITHOUT ROWID;
 """
-TABLE_NAMES: Final = ("costs", "models", "unsupported", "links")
+TABLE_NAMES: Final = ("costs", "bodies", "models", "unsupported", "links")
 NOT_A_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 
 
@@ -152,6 +158,19 @@ class ProfileCache:
         rows = [(key, scope.key, c.time_ns, c.workspace_bytes, c.noise_percent) for key, c in costs.items()]
         with self._changes() as database:
             database.executemany(query, rows)
+
+    def bodies(self, scope: CacheScope, signatures: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """What is known of requests in bodies of ops, by signature; other ops are left out."""
+        query = "SELECT requests FROM bodies WHERE signature = ? AND scope = ?"
+        with self._changes() as database:
+            found = {key: database.execute(query, (key, scope.key)).fetchone() for key in dict.fromkeys(signatures)}
+        return {key: msgspec.msgpack.decode(row[0], type=tuple[int, ...]) for key, row in found.items() if row}
+
+    def store_bodies(self, scope: CacheScope, bodies: Mapping[str, tuple[int, ...]]) -> None:
+        """Keep what bodies of ops ask for, by signature."""
+        rows = [(key, scope.key, msgspec.msgpack.encode(requests)) for key, requests in bodies.items()]
+        with self._changes() as database:
+            database.executemany("INSERT OR REPLACE INTO bodies VALUES (?, ?, ?)", rows)
 
     def unsupported(self, scope: CacheScope, signatures: Iterable[str]) -> dict[str, Unsupported]:
         """What is known not to run, by signature, each named after it; other signatures are left out."""

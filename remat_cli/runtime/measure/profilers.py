@@ -1,5 +1,6 @@
 """Measure what every op of a model costs: least time over several runs, workspace, and how noisy the time was."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,8 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.values.profile import OpCost
-from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent
+from remat_cli.ort_rules.bodies import BodyKernel, KernelWiring, body_requests
+from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, body_kernel
 from remat_cli.runtime.observe.resident import reset_high_water, status_bytes
 from remat_cli.runtime.sessions._ort import (
     LONGEST_RUN_SECONDS,
@@ -29,10 +31,12 @@ from remat_cli.runtime.sessions._ort import (
     use_shared_arena,
 )
 from remat_cli.runtime.sessions.guard import guarded
+from remat_cli.runtime.sessions.heap import return_free_memory
 from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
     counted_baseline_bytes,
+    default_order_options,
     in_turn_options,
     open_session,
     profiled_session,
@@ -40,6 +44,8 @@ from remat_cli.runtime.sessions.session import (
 )
 
 MOST_ROUNDS = 100
+FEWEST_ROUNDS = 2
+"""The first touches fresh pages."""
 BLOCK_SECONDS = 0.02
 """Runs of one session go on for so long before the other one's turn, so that short ones are not all in its wake."""
 LONG_SECONDS = 2.0
@@ -55,7 +61,8 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     more while they end within `least_seconds`, since short runs are noisy and cheap, and fewer where runs are long and
     times agree. Where they do not agree in the end, one more run is profiled.
     `optimization` is the level at which the model was optimised, kept for the record. Measuring that shows no progress
-    for `run_seconds` is ended.
+    for `run_seconds` is ended. After `most_seconds` two rounds are enough, settled or not. `wiring` is that of the ops
+    in bodies of the model, by name.
     """
 
     device: str = "cpu"
@@ -66,6 +73,8 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     optimization: str = "all"
     custom_ops: tuple[str, ...] = ()
     run_seconds: float = LONGEST_RUN_SECONDS
+    wiring: dict[str, KernelWiring] = {}
+    most_seconds: float = math.inf
 
     @property
     def settings(self) -> SessionSettings:
@@ -93,6 +102,7 @@ class Measured(msgspec.Struct, frozen=True):
     `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
     not tell). `run_noise_percent` is how far the second-least whole run lies above the least; `runs` says how often the
     model was run, all kinds of runs together. `beside_ns` is the least time of a run of another model in turn with it.
+    `bodies` says, by op that runs a body, what that asks for, in the form of `body_requests`.
     """
 
     ops: tuple[OpCost, ...]
@@ -102,6 +112,7 @@ class Measured(msgspec.Struct, frozen=True):
     run_noise_percent: float = 0.0
     runs: int = 0
     beside_ns: int | None = None
+    bodies: dict[str, tuple[int, ...]] = {}
 
     @property
     def ops_ns(self) -> int:
@@ -155,6 +166,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     advance(0, total)
     seen = observe_in_fitting_arena(path, feeds, request)
     first = seen.run
+    bodies = requests_of_bodies(path, feeds, request)
     advance(1, total)
     runs, times, beside = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
     advance(total, total)
@@ -173,9 +185,33 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
         packed_bytes=counted_baseline_bytes(first.events),
         loading_peak_bytes=loading,
         run_noise_percent=noise_percent(times),
-        runs=1 + len(runs) + len(times),
+        runs=1 + bool(request.wiring) + len(runs) + len(times),
         beside_ns=min(beside, default=None),
+        bodies=bodies,
     )
+
+
+def requests_of_bodies(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) -> dict[str, tuple[int, ...]]:
+    """What the bodies of ops ask for, by op, in the order of a default session; none where the runtime does not count.
+
+    A plan says in which order the model's own ops run, not those in bodies.
+    """
+    if not request.wiring:
+        return {}
+    seen = _observed(path, feeds, request, default_order_options(request.settings))
+    return {
+        event.name: body_requests(
+            body_kernel(event), [_with_workspace(kernel, seen.temporary) for kernel in event.kernels], request.wiring
+        )
+        for event in seen.run.events
+        if event.kernels and event.has_counters
+    }
+
+
+def _with_workspace(kernel: BodyKernel, temporary: Mapping[str, int]) -> BodyKernel:
+    """A kernel with its workspace, of which the run shows only the most that it may be."""
+    workspace = min(kernel.workspace_bytes, temporary.get(kernel.name, 0))
+    return msgspec.structs.replace(kernel, workspace_bytes=workspace)
 
 
 def workspace_bytes(events: Sequence[ProfileEvent], temporary: Mapping[str, int]) -> dict[str, int]:
@@ -221,6 +257,7 @@ def loading_peak_bytes(path: Path, settings: SessionSettings) -> int | None:
     session = open_session(path, settings)
     status = status_bytes()
     del session
+    return_free_memory()  # else the sessions that follow come on top of what this one had
     return max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
 
 
@@ -236,9 +273,12 @@ class Observed:
 
 def observe_in_fitting_arena(path: Path, feeds: Mapping[str, Array], request: ProfileRequest) -> Observed:
     """The first run of a session in an arena whose chunks fit what is asked for."""
+    return _observed(path, feeds, request, session_options(request.settings))
+
+
+def _observed(path: Path, feeds: Mapping[str, Array], request: ProfileRequest, options: Any) -> Observed:
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         stats = Path(folder) / "stats.csv"
-        options = session_options(request.settings)
         options.add_session_config_entry(STATS_ENTRY, str(stats))
         if request.device == "cpu":
             share_arena(options)
@@ -283,7 +323,7 @@ def run_rounds(
                     _run_block(*turn, feeds, request)
                 advance(len(sessions) * rounds + number + 1)
             rounds += 1
-        if not all(map(_are_settled, warm)):
+        if not all(map(_are_settled, warm)) and time.monotonic() - begin < request.most_seconds:
             _run_block(session, times[0], feeds, request)
     return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
 
@@ -299,9 +339,11 @@ def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
 def _is_enough(
     request: ProfileRequest, rounds: int, seconds: float, times: Sequence[Sequence[int]], least: int
 ) -> bool:
-    """Whether rounds may end: all were made and another takes too long, or they are long and say the same."""
+    """Whether rounds may end: all were made and another takes too long, they are long and say the same, or must end."""
     if rounds >= request.runs:
         return seconds * (rounds + 1) / rounds > request.least_seconds
+    if rounds >= FEWEST_ROUNDS and seconds > request.most_seconds:
+        return True
     return rounds >= least and seconds > LONG_SECONDS and all(map(_are_settled, times))
 
 
@@ -362,3 +404,28 @@ def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings
     with runtime_errors(doing):
         times = guarded(run, 2 * settings.run_seconds, doing)
     return WholeTime(min(times), noise_percent(times))
+
+
+class WholeTimeJob(msgspec.Struct, frozen=True):
+    """Time whole runs of a model."""
+
+    model: str
+    feeds: tuple[PackedArray, ...]
+    settings: SessionSettings
+    least_seconds: float
+
+
+def time_apart(path: Path, feeds: Mapping[str, Array], settings: SessionSettings, least_seconds: float) -> WholeTime:
+    """`time_whole` in a fresh process, where a run may take all the memory that there is.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    job = WholeTimeJob(str(path.resolve()), pack_all(feeds), settings, least_seconds)
+    return run_fresh(time_here, job, seconds=2 * settings.run_seconds)
+
+
+def time_here(job: WholeTimeJob, advance: Advance) -> WholeTime:
+    """Time runs in this process."""
+    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    return time_whole(Path(job.model), feeds, job.settings, job.least_seconds)

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.schedule.graph import TensorType, size_bytes
 from remat_cli.core.values.runs_on import is_inside_guard
 from remat_cli.ort_rules import primers, steady
+from remat_cli.ort_rules.bodies import BodyKernel
 from remat_cli.ort_rules.versions import COUNTERS_FROM
 from remat_cli.runtime.sessions._ort import installed_rules
 
@@ -39,7 +40,8 @@ class ProfileEvent(msgspec.Struct, frozen=True):
     session was made, workspace inside kernels included, `held_bytes` what the allocator holds. `nested_bytes` is the
     most in use (exact) when a kernel of a subgraph that this op ran ended, 0 without a subgraph, `nested_full_bytes`
     the most while the subgraph ran, workspace included where more was in use than ever before. `inside` says the same
-    of its kernels, those of subgraphs in it too, by name. `has_counters` is False where the runtime wrote no counters
+    of its kernels, those of subgraphs in it too, by name; `kernels` are all of them, in the order in which they ended,
+    each with its limit on workspace. `has_counters` is False where the runtime wrote no counters
     of memory (before `COUNTERS_FROM`); all bytes are 0 then.
     """
 
@@ -56,6 +58,7 @@ class ProfileEvent(msgspec.Struct, frozen=True):
     nested_bytes: int = 0
     nested_full_bytes: int = 0
     inside: tuple[InsideKernel, ...] = ()
+    kernels: tuple[BodyKernel, ...] = ()
     has_counters: bool = True
 
 
@@ -168,13 +171,27 @@ def without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
             nested_full_bytes = max(nested_full_bytes, end_bytes if rose else 0)
             most_bytes = max(max(each.requested_bytes, each.nested_bytes) for each in nested)
             found = {"nested_bytes": most_bytes, "nested_full_bytes": nested_full_bytes}
-            kept.append(msgspec.structs.replace(event, inside=_inside(nested, end_bytes), **found))
+            kernels = tuple(kernel for each in reversed(nested) for kernel in (*each.kernels, body_kernel(each)))
+            kept.append(msgspec.structs.replace(event, inside=_inside(nested, end_bytes), kernels=kernels, **found))
         else:
             kept.append(event)
         # a loop's own counters say what the allocator rounds buffers up to, those of its kernels what they take
         workspace_bytes = event.peak_bytes - event.in_use_bytes if rose and not nested else 0
         full.append(max(event.requested_bytes + workspace_bytes, nested_full_bytes))
     return tuple(kept)
+
+
+def body_kernel(event: ProfileEvent) -> BodyKernel:
+    """What a kernel of a subgraph, or an op that has one, showed, with the most that its workspace may be."""
+    return BodyKernel(
+        name=event.name,
+        begin_bytes=event.requested_bytes - event.growth_bytes,
+        end_bytes=event.requested_bytes,
+        result_bytes=tuple(map(size_bytes, event.types)),
+        workspace_bytes=max(0, event.peak_bytes - event.in_use_bytes),
+        has_body=bool(event.kernels),
+        copies=event.op_type in installed_rules().bodies.copies_results,
+    )
 
 
 def _inside(nested: Sequence[ProfileEvent], end_bytes: int) -> tuple[InsideKernel, ...]:

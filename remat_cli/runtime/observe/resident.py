@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.core.values.resident import ProcessTrace
-from remat_cli.runtime.observe.heap import return_free_memory
 from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, run_session, running, runtime_errors, unpack
+from remat_cli.runtime.sessions.heap import return_free_memory
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
 
 STATUS: Final = Path("/proc/self/status")

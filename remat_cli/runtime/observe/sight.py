@@ -14,6 +14,7 @@ from remat_cli.runtime.measure.profilers import (
     cost_of,
     loading_peak_bytes,
     observe_in_fitting_arena,
+    requests_of_bodies,
     workspace_bytes,
 )
 from remat_cli.runtime.sessions._ort import Advance, Array, ignore_progress, pack_all, run_fresh, unpack
@@ -47,12 +48,14 @@ def look_here(job: MeasureJob, advance: Advance) -> Sight:
     """Look in this process, which must not have measured before."""
     path, request = Path(job.model), job.request
     loading = loading_peak_bytes(path, request.settings)
-    seen = observe_in_fitting_arena(path, {packed.name: unpack(packed) for packed in job.feeds}, request)
+    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    seen = observe_in_fitting_arena(path, feeds, request)
     advance(1, 1)
     events = seen.run.events
     packed_bytes, measured = counted_baseline_bytes(events), None
     if seen.run_ns > 1e9 * LONG_SECONDS:
         workspace = workspace_bytes(events, seen.temporary)
         ops = tuple(cost_of(event.name, [event.duration_us], workspace.get(event.name, 0)) for event in events)
-        measured = Measured(ops, seen.run_ns, packed_bytes, loading, runs=1)
+        bodies = requests_of_bodies(path, feeds, request)
+        measured = Measured(ops, seen.run_ns, packed_bytes, loading, runs=1 + bool(request.wiring), bodies=bodies)
     return Sight({event.name: event.types for event in events}, packed_bytes, seen.outputs, measured)

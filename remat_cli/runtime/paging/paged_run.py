@@ -31,12 +31,12 @@ from remat_cli.core.schedule.program import (
     Spill,
 )
 from remat_cli.core.values.spill import DISK
-from remat_cli.runtime.observe.heap import give_blocks_back
 from remat_cli.runtime.paging.page_store import HeldPage, PageStore, open_store
 from remat_cli.runtime.segments._segment_sessions import Opened, Opening, check_feeds, mapped_weight, owned
 from remat_cli.runtime.segments._session_turns import SessionTurns
 from remat_cli.runtime.sessions._ort import Array, host_value
 from remat_cli.runtime.sessions.error_text import one_line
+from remat_cli.runtime.sessions.heap import give_blocks_back
 
 
 class PagedRunner:

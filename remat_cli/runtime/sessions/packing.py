@@ -6,6 +6,7 @@ import msgspec
 
 from remat_cli.runtime.sessions._ort import Advance, import_ort, run_fresh
 from remat_cli.runtime.sessions.apart import is_heavy
+from remat_cli.runtime.sessions.heap import give_blocks_back
 from remat_cli.runtime.sessions.session import (
     SMALLEST_EXTERNAL_BYTES,
     SessionSettings,
@@ -50,7 +51,8 @@ def lean_form(model: Path, settings: SessionSettings) -> Path:
 
 
 def save_packed_here(job: PackingJob, advance: Advance) -> bool:
-    """Save in this process."""
+    """Save in this process, which is for this alone."""
+    give_blocks_back()  # the copies that further readers of a weight make are dropped, and the heap would keep them
     options = session_options(job.settings)
     options.graph_optimization_level = import_ort().GraphOptimizationLevel.ORT_DISABLE_ALL
     options.optimized_model_filepath = job.target

@@ -139,6 +139,14 @@ def session_options(settings: SessionSettings) -> Any:
     return options
 
 
+def default_order_options(settings: SessionSettings) -> Any:
+    """Options of a session that runs exactly the file, but in the order, and with the buffers, of a default session."""
+    ort, options = import_ort(), session_options(settings)
+    options.execution_order = ort.ExecutionOrder.DEFAULT
+    options.enable_mem_reuse = True
+    return options
+
+
 def wait_without_spinning(options: Any) -> None:
     """Let idle threads sleep, for sessions that run beside others and are not timed; nothing else changes."""
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

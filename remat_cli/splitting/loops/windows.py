@@ -9,7 +9,7 @@ in the first and in the last tile, and all inner ones are the same ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, Value, hull
 
 BLOCKED_RANK = 4
-ROWS = 2  # the axis of rows, or of the one line that windows move along
+ROWS, COLUMNS = 2, 3  # axes along which windows move; what has one line only has rows
 Slicer = Callable[[int, Slab], Sliced | None]
 Rows = tuple[int, int]
 Work = tuple[int, Slab, Sliced]
@@ -86,19 +86,24 @@ class PartOp:
 
 @dataclass(frozen=True)
 class TileForm:
-    """The ops of one kind of tile, in order, and what is held of each tensor made in it."""
+    """The ops of one kind of tile, in order, and what is held of each tensor made in it.
+
+    `exits` are the tile's own rows of what is read outside, of which it may hold more for its own ops.
+    """
 
     ops: tuple[PartOp, ...]
     holds: Mapping[str, Part]
+    exits: Mapping[str, Part] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class WindowTiles:
-    """The three kinds of tiles of a region."""
+    """The three kinds of tiles of a region, and the axis along which they are cut."""
 
     first: TileForm
     inner: TileForm
     last: TileForm
+    axis: int
 
     @property
     def forms(self) -> tuple[TileForm, TileForm, TileForm]:
@@ -158,7 +163,8 @@ def window_tiles(
         if isinstance(form, NotAlike):
             return form
         forms.append(form)
-    return WindowTiles(*forms)
+    first, inner, last = forms
+    return WindowTiles(first, inner, last, demand.axis)
 
 
 def _form(
@@ -173,7 +179,11 @@ def _form(
         if isinstance(cut, NotAlike):
             return cut
         cuts.append(cut)
-    return _Pair(demand, bounds, lengths).form(*cuts)
+    form = _Pair(demand, bounds, lengths).form(*cuts)
+    if isinstance(form, NotAlike):
+        return form
+    own = {name: [None if bound is None else Edge(each, 0) for bound in bounds] for name, each in exits.items()}
+    return replace(form, exits={name: Part(*edges) for name, edges in own.items()})
 
 
 @dataclass(frozen=True)
@@ -234,7 +244,10 @@ def _edge(before: int, position: int, unit: int) -> Edge:
 
 
 def relabels_blocks(op: OpView, is_blocked: bool) -> bool:
-    """Whether a Reshape only says of a tensor in blocks of channels how it lies in memory, or takes that back."""
+    """Whether a Reshape only says of a tensor in blocks of channels how it lies in memory, or takes that back.
+
+    All but the channels is copied, in whatever way these are told.
+    """
     shape = op.constant(1) if op.key == ("", "Reshape") and is_blocked else None
-    numbers = () if shape is None else tuple(int(size) for size in shape)
-    return numbers[:BLOCKED_RANK] == (0, -1, 0, 0) and {len(op.input_shape(0)), len(numbers)} == {4, 5}
+    copied = () if shape is None else (*map(int, shape[:1]), *map(int, shape[ROWS:BLOCKED_RANK]))
+    return shape is not None and copied == (0, 0, 0) and {len(op.input_shape(0)), len(shape)} == {4, 5}

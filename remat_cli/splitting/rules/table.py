@@ -5,7 +5,7 @@ Engines ask the record. None keeps a list of op types of its own.
 
 from collections.abc import Mapping
 
-from remat_cli.onnx_io.read.op_facts import CONTRIB, NCHWC, ONNX
+from remat_cli.onnx_io.read.op_facts import CONTRIB, ML, NCHWC, ONNX
 from remat_cli.splitting.rules import (
     attention,
     channel,
@@ -19,6 +19,7 @@ from remat_cli.splitting.rules import (
     resize,
     sampled,
     shape,
+    table_rows,
     window,
 )
 from remat_cli.splitting.rules.record import (
@@ -308,6 +309,8 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(quantised.softmax, {CONTRIB: "QLinearSoftmax"}, Why.APART),
     SliceRule(quantised.gemm, {CONTRIB: "QGemm"}, Why.INTEGERS),
     SliceRule(quantised.attention, {CONTRIB: "QAttention"}, Why.APART),
+    SliceRule(table_rows.rows, {ML: "Scaler Normalizer Binarizer Imputer"}, Why.APART, Scope.EVERY_SIZE, is_cheap=True),
+    SliceRule(table_rows.trees, {ML: "TreeEnsembleRegressor TreeEnsembleClassifier"}, Why.ASKED),
 )
 RULES: Mapping[tuple[str, str], SliceRule] = {
     (domain, op_type): record

@@ -48,7 +48,7 @@ def explain(
         _outputs(view, free_bytes)
         or (None if floor_op is None else _op(view, floor_op, free_bytes))
         or (None if banded is None or banded.cost.peak_bytes <= free_bytes else _in_bands(banded))
-        or (None if position is None else _step(view, timeline.order[position]))
+        or (None if position is None else _step(timeline, position))
     )
 
 
@@ -109,10 +109,7 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     doing = op_of(view, banded.steps[index])
     workspace = banded.cast.costs[doing].workspace_bytes
     if workspace > WORKSPACE_SHARE * banded.cost.peak_bytes:
-        op = view.graph.ops[doing]
-        return SplitObstacle(
-            f"op '{op.name}' ({op.op_type}) takes {format_bytes(workspace)} of workspace besides its tensors", False
-        )
+        return _inside(view, doing, workspace)
     sums: dict[str, int] = defaultdict(int)
     tensors = {piece.name: piece.tensor for step in banded.steps for piece in results_of(step)}
     for name, size in held.items():
@@ -136,8 +133,13 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     )
 
 
-def _step(view: ModelView, op: int) -> SplitObstacle | None:
+def _step(timeline: TensorTimeline, position: int) -> SplitObstacle | None:
     """A step that no region found makes small enough."""
+    view, op = timeline.view, timeline.order[position]
+    beside_bytes = timeline.surroundings(position, position + 1).context_bytes + _working_set(view, op)
+    inside_bytes = timeline.memory_bytes[position] - beside_bytes
+    if inside_bytes > WORKSPACE_SHARE * timeline.memory_bytes[position]:
+        return _inside(view, op, inside_bytes)
     name, size = _largest(view, op)
     node = view.graph.ops[op]
     if not name:
@@ -145,6 +147,14 @@ def _step(view: ModelView, op: int) -> SplitObstacle | None:
     reason = "cannot be cut" if not is_cuttable(view, op) else "was in no region that fits"
     return SplitObstacle(
         f"'{name}' ({format_bytes(size)}) is too large, and op '{node.name}' ({node.op_type}) {reason}", False
+    )
+
+
+def _inside(view: ModelView, op: int, count: int) -> SplitObstacle:
+    """An op that takes much while it runs, as a kernel for its own use, or as the ops of a body."""
+    node = view.graph.ops[op]
+    return SplitObstacle(
+        f"op '{node.name}' ({node.op_type}) takes {format_bytes(count)} of workspace besides its tensors", False
     )
 
 

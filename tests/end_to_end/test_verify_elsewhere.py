@@ -1,0 +1,205 @@
+"""`remat verify --on COMMAND`: what a compiled file keeps wherever a command starts a Python with the runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from remat_cli.cli import main
+from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.values.elsewhere import Place, VerifiedOn
+from remat_cli.report.elsewhere import ElsewhereReport
+from remat_cli.runtime.elsewhere import link
+
+HERE = sys.executable
+EMULATOR = "qemu-x86_64-static"
+HASWELL = (
+    f"env PYTHONPATH={os.pathsep.join(filter(None, sys.path))} OPENBLAS_CORETYPE=Haswell "
+    f"{EMULATOR} -cpu Haswell {os.path.realpath(sys.executable)}"
+)
+PLACE = Place("Linux", "aarch64", "Cortex-A76", 4, "3.11.2", "2.1.0", "1.31.1")
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture
+def compiled(samples, tmp_path):
+    """A compiled sample, its plan and the original, in a folder of their own."""
+    found = samples.compiled("chain", "60%")
+    for path in (found.output, found.plan, Path(read_plan(found.plan).source.path)):
+        shutil.copy(path, tmp_path / path.name)
+    return tmp_path / found.output.name, tmp_path / found.plan.name, tmp_path / "chain.onnx"
+
+
+def verify(capsys, *words):
+    """The exit code, the JSON and the error."""
+    code = main(["verify", *map(str, words), "--format", "json", "--quiet"])
+    out, error = capsys.readouterr()
+    return code, json.loads(out) if out else None, error
+
+
+def left_behind():
+    return set(Path(tempfile.gettempdir()).glob("remat_check_*"))
+
+
+def test_a_file_is_verified_there_and_its_plan_keeps_what_was_found(compiled, capsys):
+    _, plan, _ = compiled
+    before = left_behind()
+    code, found, _ = verify(capsys, plan, "--on", HERE)
+    assert code == 0
+    assert found["fits"]
+    (place,) = found["verified_on"]
+    assert place["loads"]
+    assert place["runs"]
+    seen = place["verification"]
+    assert seen["outputs_identical"]
+    assert seen["order_honoured"]
+    assert seen["measured_peak_bytes"] == seen["predicted_peak_bytes"]
+    assert seen["process"]["rewritten"]["later_runs_bytes"] > 0
+    assert [each.on for each in read_plan(plan).verified_on] == [HERE]
+    assert verify(capsys, plan, "--on", HERE, "--verify", "fast")[0] == 0
+    assert len(read_plan(plan).verified_on) == 1  # the newest of the same place
+    assert left_behind() <= before
+
+
+def test_another_model_there_is_told(compiled, capsys, samples):
+    output, _, _ = compiled
+    other = samples.compiled("resnet", "60%")
+    code, found, _ = verify(capsys, output, "--original", Path(read_plan(other.plan).source.path), "--on", HERE)
+    assert code == 5
+    assert "the original is another model than the file was made from" in found["verdict"]
+
+
+def test_files_are_kept_there_where_that_is_asked_for(compiled, capsys, monkeypatch, tmp_path):
+    output, _, original = compiled
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    sent = []
+    monkeypatch.setattr(
+        link, "_send_file", lambda line, path, send=link._send_file: (sent.append(path), send(line, path))
+    )
+    for wanted in (3, 0):
+        sent.clear()
+        assert verify(capsys, output, "--original", original, "--on", HERE, "--keep", "--verify", "fast")[0] == 0
+        assert len(sent) == wanted
+    (kept,) = tmp_path.glob("remat_kept_*")
+    assert len(list(kept.iterdir())) == 3
+    assert not list(tmp_path.glob("remat_check_*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("no-such-program", 2, "no-such-program does not start: No such file or directory"),
+        ("'open", 2, "No closing quotation"),
+        ("", 2, "give a command that starts a Python"),
+        ("sh -c 'echo rubbish; exit 3'", 1, "ended with code 3"),
+        ("sh -c 'echo oh no >&2; exit 3'", 1, "ended with code 3 before it had answered: oh no"),
+        (f"{HERE} -S", 1, "cannot import numpy: install numpy and onnxruntime there"),
+        ("sh -c 'yes rubbish'", 1, "did not answer in 1 s; it printed 'rubbish'"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_line(compiled, capsys, monkeypatch, command, code, told):
+    monkeypatch.setattr(link, "START_SECONDS", 1.0 if "yes" in command else 60.0)
+    output, plan, original = compiled
+    before, files = plan.read_bytes(), left_behind()
+    found = verify(capsys, plan, "--on", command)
+    assert found[:2] == (code, None)
+    assert told in found[2]
+    assert found[2].count("\n") == 1
+    assert plan.read_bytes() == before
+    assert output.exists()
+    assert original.exists()
+    assert left_behind() <= files
+
+
+def test_a_link_that_breaks_leaves_nothing_behind(compiled, capsys, monkeypatch):
+    _, plan, _ = compiled
+    before = left_behind()
+
+    def cut(line, path):
+        line.process.kill()
+        line.process.wait()
+        line.send(b"x")
+
+    monkeypatch.setattr(link, "_send_file", cut)
+    code, _, error = verify(capsys, plan, "--on", f"sh -c 'exec {HERE} -i'")
+    assert code == 1
+    assert "ended with code" in error
+    for path in left_behind() - before:  # a killed process cannot take its own away
+        shutil.rmtree(path)
+
+
+def test_the_program_runs_where_remat_is_not(compiled, tmp_path, capsys):
+    output, _, original = compiled
+    assert main(["verify", "--script"]) == 0
+    program = tmp_path / "check.py"
+    program.write_text(capsys.readouterr().out)
+    words = [HERE, "-P", str(program), str(output), "--original", str(original)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["outputs_identical"]
+    assert found["loads"]
+    assert found["executed"]
+    gone = subprocess.run([*words[:-1], "nowhere.onnx"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert gone.returncode == 5
+    assert "nowhere.onnx" in json.loads(gone.stdout)["message"]
+
+
+def test_words_that_do_not_go_together(compiled, capsys):
+    output, plan, original = compiled
+    for words, told in [
+        (["--script", plan], "give it alone"),
+        ([plan, "--keep"], "give --on COMMAND too"),
+        ([output, "--on", HERE], "--original MODEL.onnx"),
+        ([plan, "--original", original, "--on", HERE], "leave --original out"),
+        ([plan, "--svg", "x.svg", "--on", HERE], "leave --svg out"),
+        ([], "Missing argument"),
+    ]:
+        code, _, error = verify(capsys, *words)
+        assert code == 2
+        assert told in error
+
+
+@pytest.mark.parametrize(
+    ("place", "outcome", "code", "told"),
+    [
+        (
+            {"loads": True, "runs": False, "message": "op made_for_x86_64_avx512__compile"},
+            "refused",
+            5,
+            "made for another",
+        ),
+        ({"loads": False, "runs": False, "message": "no such op"}, "fails", 5, "does not load on there: no such op"),
+        (
+            {"loads": True, "runs": True, "original_runs": False, "message": "bad"},
+            "no_original",
+            1,
+            "original does not run",
+        ),
+    ],
+)
+def test_what_a_place_shows_has_one_verdict(place, outcome, code, told):
+    seen = VerifiedOn(on="there", place=PLACE, **{"loads": True, "runs": True, "original_runs": True, **place})
+    assert seen.outcome == outcome
+    report = ElsewhereReport(model="a.onnx", source="b.onnx", verified_on=(seen,))
+    assert report.exit_code == code
+    assert told in report.verdict
+    assert not report.fits
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(EMULATOR) is None, reason=f"{EMULATOR} (Debian: qemu-user-static) is not installed")
+def test_an_emulated_processor_refuses_a_file_in_blocks(compiled, capsys):
+    _, plan, _ = compiled
+    code, found, _ = verify(capsys, plan, "--on", HASWELL, "--verify", "fast")
+    assert code == 5
+    assert found["verified_on"][0]["message"]
+    assert "made_for_x86_64_avx512" in found["verdict"]
