@@ -6,6 +6,7 @@ twice. Where these are large beside the activations, the same plan without the f
 
 from dataclasses import replace
 
+from remat_cli.base import progress as stages
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel, Refused
@@ -20,12 +21,14 @@ def in_leaner_form(planned: OneModel, request: CompileRequest, progress: Progres
     Runs of other sizes may each take a block of their own: so room for one more counts.
     """
     kept_bytes = kept_in_branch_bytes(planned.written, planned.prepared, request.files)
-    if not planned.is_steady or kept_bytes < LEAST_GAIN_BYTES:
+    if not planned.is_steady or kept_bytes < LEAST_GAIN_BYTES or progress.should_stop():
         return planned
-    whole: OneModel | Refused = write_within_budget(
-        replace(planned, prepared=planned.prepared.without_form()), request.search, progress
-    )
-    if not isinstance(whole, OneModel):
+    plain: OneModel | Refused | None = None
+    with stages.giving_way(progress):
+        plain = write_within_budget(
+            replace(planned, prepared=planned.prepared.without_form()), request.search, progress
+        )
+    if not isinstance(plain, OneModel):
         return planned
-    plain_bytes = needed_bytes(whole, request) + whole.written.sessions.runs.block_bytes
-    return whole if plain_bytes + LEAST_GAIN_BYTES <= needed_bytes(planned, request) else planned
+    plain_bytes = needed_bytes(plain, request) + plain.written.sessions.runs.block_bytes
+    return plain if plain_bytes + LEAST_GAIN_BYTES <= needed_bytes(planned, request) else planned

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.base import progress as stages
 from remat_cli.base.clock import SearchClock, SearchOver
 from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
@@ -497,12 +496,10 @@ class LoopCandidate:
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
-        """Plan and write the loops; None where Ctrl-C ends that."""
+        """Plan and write the loops."""
         task = self.loops.task
         problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
-        with stages.giving_way(task.progress):
-            return replace(task.plan(trial, problem, task.request.search), tighter=self.tighter)
-        return None
+        return replace(task.plan(trial, problem, task.request.search), tighter=self.tighter)
 
 
 def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:
