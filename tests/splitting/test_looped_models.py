@@ -301,6 +301,18 @@ def test_items_of_a_batch_have_the_bits_of_the_whole(name):
     looped.check([high, low, *sizes, low, high], rows=2)
 
 
+@pytest.mark.parametrize("most", [2, 3])
+@pytest.mark.parametrize("name", ["pictures of any size", "LSTM", "heads"])
+def test_a_batch_of_two_is_cut_as_well(name, most):
+    make, dims, wanted = BATCHES[name]
+    build, few = Build(), SizeRange("b", 1, most)
+    family = SizeFamily(tuple(few if dim == "b" else RANGES[dim] for dim in dims if isinstance(dim, str)))
+    looped = LoopedModel(build.model(dims, make(build)), family, along_batch=True)
+    assert looped.cut & wanted
+    ends = [{each.name: each.sizes[at] for each in family.ranges} for at in (-1, 0)]
+    looped.check([*ends, ends[0] | {"b": 1}, ends[0]], rows=1)
+
+
 @pytest.mark.parametrize(("rows", "is_asked"), [(4, False), (2, True)])
 def test_sizes_of_products_are_asked_only_where_a_tile_has_fewer_matrices_than_there_are_threads(rows, is_asked):
     build, asked = Build(), list[None]()
