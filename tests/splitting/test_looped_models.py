@@ -334,6 +334,18 @@ def test_what_only_a_loop_reads_is_made_in_it_where_what_that_is_made_of_is_kept
     model.check([{"h": 96, "w": 80}, {"h": 16, "w": 16}, {"h": 88, "w": 24}], 24)
 
 
+@pytest.mark.parametrize("most", [2, 3])
+@pytest.mark.parametrize("name", ["pictures of any size", "LSTM", "heads"])
+def test_a_batch_of_two_is_cut_as_well(name, most):
+    make, dims, wanted = BATCHES[name]
+    build, few = Build(), SizeRange("b", 1, most)
+    family = SizeFamily(tuple(few if dim == "b" else RANGES[dim] for dim in dims if isinstance(dim, str)))
+    looped = LoopedModel(build.model(dims, make(build)), family, along_batch=True)
+    assert looped.cut & wanted
+    ends = [{each.name: each.sizes[at] for each in family.ranges} for at in (-1, 0)]
+    looped.check([*ends, ends[0] | {"b": 1}, ends[0]], rows=1)
+
+
 @pytest.mark.parametrize(("rows", "is_asked"), [(4, False), (2, True)])
 def test_sizes_of_products_are_asked_only_where_a_tile_has_fewer_matrices_than_there_are_threads(rows, is_asked):
     build, asked = Build(), list[None]()
