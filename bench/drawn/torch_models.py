@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -206,7 +207,7 @@ def exported(net: Net, opset: int, seed: int) -> Drawn:
         name: {axis: dim for axis, dim in enumerate(feed.shape) if isinstance(dim, str)}
         for name, feed in net.feeds.items()
     }
-    file = io.BytesIO()
+    file: Any = io.BytesIO()  # which the exporter takes, though it does not say so
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = net.module.eval()

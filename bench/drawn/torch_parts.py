@@ -106,7 +106,8 @@ class Inverted(nn.Module):
         y: Tensor = self.each(self.up(x))
         if self.share is not None:
             y = y * self.share(y)
-        return x + self.down(y)
+        made: Tensor = x + self.down(y)
+        return made
 
 
 class ConvNext(nn.Module):
@@ -123,7 +124,8 @@ class ConvNext(nn.Module):
         """The result."""
         y = self.norm(self.each(x).permute(0, 2, 3, 1))
         y = self.scale * self.down(self.act(self.up(y)))
-        return x + y.permute(0, 3, 1, 2)
+        made: Tensor = x + y.permute(0, 3, 1, 2)
+        return made
 
 
 class Gated(nn.Module):
