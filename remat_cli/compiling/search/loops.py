@@ -39,6 +39,7 @@ from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_bounds
 from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
@@ -49,6 +50,7 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_l
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
@@ -214,12 +216,15 @@ class Loops:
         threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
+        reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
+        lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
         lean = with_known_numbers(lean, dims)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
-        opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
-        types = {**prepared.facts.types, **opened.types}
+        most = prepared.conditions.dims
+        picked = with_shifts_as_picks(lean, dims, self._family, most, large)
+        opened = with_open_shapes(picked.model, dims, most, large)
+        dims, types = {**dims, **picked.dims}, {**prepared.facts.types, **picked.types, **opened.types}
         view = self._view(opened.model, types, threads)
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
@@ -317,10 +322,13 @@ class Loops:
         return self._all_ladders()
 
     def _all_ladders(self) -> Iterator[RungLadder]:
-        """Loops around ever smaller tensors."""
+        """Loops along the batch, which are few, then loops around ever smaller tensors."""
+        if opset_of(self.sized.view.model) < BOUNDS_SINCE:
+            return
         sized, peak = self.sized, self.task.question.baseline.peak
         finding = replace(sized, look=self._clock.share(FINDING_SHARE).look)
         sizes = sorted({size for size in sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        yield RungLadder(find_batches(finding, int(LEAST_SHARE * peak)))
         for least_bytes in sizes:
             if self.task.progress.should_stop():
                 return
@@ -332,7 +340,11 @@ class Loops:
             if windows:
                 others = self._fewer_windows(windows, least_bytes, taken)
                 yield RungLadder([*loops, *windows], ([*loops, *each] for each in others))
-        yield RungLadder(find_batches(finding, int(LEAST_SHARE * peak)))
+        # along lengths that do not vary, for tensors that are large even at one position of each that does
+        names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
+        for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
+            finding.look()
+            yield RungLadder(find_loops(finding, least_bytes, fixed=True))
 
     def _fewer_windows(
         self, found: list[LoopRegion], least_bytes: int, taken: frozenset[int]
