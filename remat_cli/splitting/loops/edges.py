@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
@@ -12,13 +13,19 @@ CanRun = Callable[[int], bool]
 """Whether an op can run in tiles along the axis of a region."""
 
 
+def _can_follow(region: frozenset[int], can_run: CanRun, op: int) -> bool:
+    """Whether an op that is not in a region can run in it."""
+    return op not in region and can_run(op)
+
+
 def with_smaller_exits(sized: SizedView, ops: set[int], can_run: CanRun) -> set[int]:
     """The same with ops that make of what would be joined something smaller, row by row.
 
     Channels of convolutions in blocks are such: 24 of them lie in memory as 32, until they are put in order.
     """
     for name in [each for op in sorted(ops) for each in sized.view.makes[op] if each]:
-        behind = list(_behind(sized, name, lambda op, region=frozenset(ops): op not in region and can_run(op)))
+        can_follow = partial(_can_follow, frozenset(ops), can_run)
+        behind = list(_behind(sized, name, can_follow))
         sizes = [sized.sizes[sized.view.makes[op][0]] for op in behind]
         least = min(sizes, default=sized.sizes[name])
         more = ops.union(behind[: sizes.index(least) + 1]) if least < sized.sizes[name] else ops
