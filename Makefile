@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-compile-memory
+.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-drawn bench-compile-memory
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -274,6 +274,9 @@ bench-max-tensor: $(STAMP)  ## a cap per tensor on samples, zoo and the networks
 bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, exports by torch among them: peaks, times, bits, what stays resident; hours
 	$(REAL_VENV)/bin/python -m bench.any_size_models bench/generated/any_size
 	$(BIN)/python -m bench.any_size
+
+bench-drawn: $(STAMP)  ## random models of torch and older exporters, compiled for ranges and run at ten sizes: rows that are missing, hours (SHARD=2/8)
+	$(BIN)/python -m bench.drawn.measure --shard $(SHARD)
 
 # Programs whose packages ship trained models, Python's and Node's (left out where there is no npm), 3 GB.
 FIELD_BUILT := build/field

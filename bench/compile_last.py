@@ -25,7 +25,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.onnx_io.read.checking import all_nodes
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.onnx_io.write.as_written import condition_of
-from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.feeds import MadeFeeds
 from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.runtime.verify.family import see_at_sizes
 
@@ -142,7 +142,7 @@ def refusal_of(code: int, told: str) -> str:
 
 def peak_of(model: Path, source: Path) -> int:
     """The most that the first run in a default session holds, in live tensors."""
-    feeds = make_feeds(inputs_of(load(source, DimBindings()).ir), 0)
+    feeds = MadeFeeds(inputs_of(load(source, DimBindings()).ir), 0)
     try:
         return see_at_sizes(model, [feeds], SessionSettings(exact=False)).peak_bytes[0]
     except RuntimeFailure as error:

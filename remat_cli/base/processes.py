@@ -61,6 +61,34 @@ def total_memory_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
+CONTAINERS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Where Linux says what a container may hold, and what it holds now: the newer way first."""
+SPARE_SHARE = 0.9  # of what is free: what others take meanwhile comes out of the rest
+
+
+def spare_memory_bytes() -> int:
+    """How much a process that is started now may take without harm: most of what is free, at most its own limit.
+
+    What is free is what the machine, and the container if there is one, could still give, files in memory included.
+    """
+    free = [int(psutil.virtual_memory().available)]
+    for folder, limit, usage in CONTAINERS:
+        with contextlib.suppress(OSError, ValueError):  # no such limit, or the word "max" in place of a number
+            kept = Path(folder, "memory.stat").read_text().split("inactive_file ")[-1].split()[0]
+            held = int(Path(folder, usage).read_text()) - int(kept)
+            free.append(int(Path(folder, limit).read_text()) - held)
+    spare = int(SPARE_SHARE * max(0, min(free)))
+    if sys.platform != "linux":
+        return spare
+    import resource
+
+    own = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return spare if own == resource.RLIM_INFINITY else min(spare, own)
+
+
 WORTH_A_PROCESS_BYTES = 2**28
 """256 MiB: where a model has so many weights, what opens it does so in a process of its own, and maps them."""
 

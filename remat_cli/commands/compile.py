@@ -11,10 +11,11 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
+from remat_cli.compiling.beyond import prepare_at_any
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.plan import plan_model, within_overhead
 from remat_cli.compiling.planned import PlannedModel, Refused
-from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.prepare import work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
@@ -45,7 +46,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     targets = output_paths(model, settings)
     is_verified = settings.verify != "off"
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
-        prepared = prepare(model, request.conditions, work, progress)
+        prepared = prepare_at_any(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         subject = asked.subject(prepared, request, work, progress)
         request = replace(request, search=request.search.begun())

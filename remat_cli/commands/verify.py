@@ -10,10 +10,11 @@ from remat_cli.base.files import sha256
 from remat_cli.base.present import present
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
+from remat_cli.compiling.beyond import prepare_at_any
 from remat_cli.compiling.one_model.verify_elsewhere import Where, verify_elsewhere
 from remat_cli.compiling.one_model.verify_file import read_pair, verify_file
 from remat_cli.compiling.planned import PlannedRun
-from remat_cli.compiling.prepare import Prepared, prepare, work_folder
+from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.record import elsewhere, find_file, whole_sha256
 from remat_cli.compiling.verify import verify_plan as run_both
 from remat_cli.compiling.ways import way
@@ -173,7 +174,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         raise ModelError(f"{rewritten} is not the model that the plan was written with: compile again")
     check_data_files(rewritten)
     with work_folder(source, settings.work_dir, settings.memory_limit_bytes) as work:
-        whole = prepare(source, _as_requested(read, settings.conditions), work, progress)
+        whole = prepare_at_any(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
         if whole.reference_sha256 != whole_sha256(read):
             return _of_file_only(plan, read, whole, (settings, progress), work)

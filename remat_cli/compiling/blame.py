@@ -6,7 +6,7 @@ from pathlib import Path
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
-from remat_cli.runtime.sessions.error_text import is_of_the_machine, one_line
+from remat_cli.runtime.sessions.error_text import is_of_the_machine, lacks_memory, one_line
 
 SAME = ("normalised", "optimised", "reference", "converted", "observed")
 FORMS = {
@@ -34,7 +34,8 @@ def refusals_of(path: Path, doing: str, next_step: str = "") -> Iterator[None]:
     except RuntimeFailure as error:
         before, file, after = _reason(error)
         if is_of_the_machine(f"{before}{file}{after}"):
-            raise RuntimeFailure(f"{doing} {path}: {before}", file, f"{after}{next_step}") from error
+            advice = "" if lacks_memory(error) else next_step  # other inputs need no less
+            raise RuntimeFailure(f"{doing} {path}: {before}", file, f"{after}{advice}") from error
         raise ModelError(f"{doing} {path}: {before}{file}{after}{next_step}") from error
 
 

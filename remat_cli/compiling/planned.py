@@ -121,8 +121,9 @@ class Answered:
     """A model, whole or split, and the answer for it, before that has a form in which it runs.
 
     `whole` is the model before splitting. `obstacle` says in one line why splitting cannot help; `tighter` plans again
-    for what holds less. `dims` are the dimensions of tensors for all sizes, where there are many. `span` is when it was
-    searched for, splits included.
+    for what holds less, and `twin` makes a file of the same model in other tiles, to be compared with where this
+    machine cannot run the original (None: there is none). `dims` are the dimensions of tensors for all sizes, where
+    there are many. `span` is when it was searched for, splits included.
     """
 
     prepared: Prepared
@@ -132,6 +133,7 @@ class Answered:
     splitting: Splitting | None = None
     obstacle: str | None = None
     tighter: Callable[[], OneModel | Refused | None] | None = None
+    twin: Callable[[], Path | None] | None = None
     dims: Mapping[str, tuple[Dim, ...]] | None = None
     span: SearchSpan | None = None
 

@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
-from remat_cli.base.processes import memory_limited
+from remat_cli.base.processes import memory_limited, spare_memory_bytes
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
 from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
@@ -20,7 +20,7 @@ from remat_cli.compiling.learn.corrections import known_corrections, with_correc
 from remat_cli.compiling.optimise import AS_BOUND, MOST_PASSES, OptimisedAs, digest_of, optimise
 from remat_cli.compiling.original import Original, as_read, original_of
 from remat_cli.compiling.processor import runtime_here
-from remat_cli.core.schedule.graph import Graph, TensorType
+from remat_cli.core.schedule.graph import Graph, TensorType, size_bytes
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
@@ -59,6 +59,8 @@ OPEN = "the runtime is not told the sizes when it optimises this model: with the
 SIZES_HIDDEN = "{}; it runs that file at these sizes as long as it is not told them, so they are kept from it"
 OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
 MOST_ALIKE = 16
+MACHINE_SHARE = 0.5  # of what a process may take: each region of the arena is as large as all before it
+MOST_LARGEST = 4  # times what the largest op makes: what most models hold at most
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Prepared:
     what is made of it, so that bits stay those of `original`; `notes` say what of that a user should know.
     `was_long`: its first run, just now, was so long that its costs are believed.
     `has_seeds` says that ops of it draw random numbers without a seed, and have one as long as models are compared.
+    `runnable` is the same model at sizes at which this machine runs it whole (None: it does at its own).
     """
 
     conditions: Conditions
@@ -94,6 +97,7 @@ class Prepared:
     first_outputs: Mapping[str, Any] | None = None
     has_seeds: bool = False
     was_long: bool = False
+    runnable: "Runnable | None" = None
 
     def without_form(self) -> "Prepared":
         """The prepared model, not to be written in the steady form."""
@@ -116,7 +120,26 @@ class Prepared:
             return self.original.outputs[0]
         if self.first_outputs is not None:
             return self.first_outputs
-        return observe(self.reference_path, self.feeds, self.conditions).outputs
+        return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A model at the largest sizes that were found at which this machine runs it whole, and at smaller ones.
+
+    `smaller` is None where there are none. `failed` are the least sizes that were tried at which it did not run, and
+    `memory_bytes` is what a process may take here.
+    """
+
+    at: Prepared
+    smaller: Prepared | None
+    failed: Mapping[str, int]
+    memory_bytes: int
+
+    @property
+    def most_bytes(self) -> int:
+        """How much a plan may hold so that this machine can run it."""
+        return int(MACHINE_SHARE * self.memory_bytes)
 
 
 @contextlib.contextmanager
@@ -141,6 +164,34 @@ FORGOTTEN: Final = (
 )
 
 
+@dataclass(frozen=True)
+class ReadModel:
+    """A model as it was read, with seeds for ops that draw numbers without one, and what it is fed."""
+
+    source: SourceModel
+    has_seeds: bool
+    feeds: Mapping[str, Any]
+    more_feeds: tuple[Mapping[str, Any], ...]
+
+
+def read_model(path: Path, conditions: Conditions) -> ReadModel:
+    """Load a model and make what it is fed.
+
+    Raises:
+        ModelError: the model or the inputs file cannot be used.
+    """
+    fed = {str(file): shapes_of(file) for file in conditions.all_inputs}
+    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed)
+    source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
+    has_seeds = give_seeds(source.ir)
+    told, first = told_inputs(source.ir), (inputs_of(source.ir), state_file(source))
+    feeds = feeds_of(*first, conditions.inputs, conditions.seed, told)
+    made = (None,) if conditions.family is None else ()  # of many sizes outputs are compared at others of them
+    others = conditions.more_inputs if conditions.inputs else made
+    more_feeds = tuple(feeds_of(*first, other, conditions.seed + 1, told) for other in others)
+    return ReadModel(source, has_seeds, feeds, more_feeds)
+
+
 def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
     """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
 
@@ -151,19 +202,13 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     progress.stage(stages.READING)
     if conditions.forgets_costs:
         progress.note(FORGOTTEN)
-    fed = {str(file): shapes_of(file) for file in conditions.all_inputs}
-    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed)
-    source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
-    has_seeds = give_seeds(source.ir)
-    told, first = told_inputs(source.ir), (inputs_of(source.ir), state_file(source))
-    feeds = feeds_of(*first, conditions.inputs, conditions.seed, told)
-    others = conditions.more_inputs if conditions.inputs else (None,)
-    more_feeds = tuple(feeds_of(*first, other, conditions.seed + 1, told) for other in others)
+    read = read_model(path, conditions)
+    source = read.source
     if source.converted is not None:
         progress.note(source.converted)
     progress.stage(stages.OPTIMISING)
-    original = original_of(source, (feeds, *more_feeds), conditions, work, has_seeds=has_seeds)
-    found, original, notes = _Search(source, original, feeds, conditions, work).found()
+    original = original_of(source, (read.feeds, *read.more_feeds), conditions, work, has_seeds=read.has_seeds)
+    found, original, notes = _Search(source, original, read.feeds, conditions, work).found()
     for note in notes:
         progress.note(note)
     graph = to_graph(found.reference, found.facts.types)
@@ -178,15 +223,15 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         reference_sha256=found.digest,
         graph=with_corrections(graph, signatures, corrections),
         signatures=signatures,
-        feeds=feeds,
-        more_feeds=more_feeds,
+        feeds=read.feeds,
+        more_feeds=read.more_feeds,
         facts=found.facts,
         corrections=corrections,
-        original_path=source.path if has_seeds else original.path,
+        original_path=source.path if read.has_seeds else original.path,
         original=original,
         optimised_as=found.optimised_as,
         notes=notes,
-        has_seeds=has_seeds,
+        has_seeds=read.has_seeds,
         first_outputs=None if found.seen is None else found.seen.outputs,
         was_long=found.seen is not None and found.facts.measured is not None,
     )
@@ -279,7 +324,7 @@ class _Search:
         reference = as_planned(found.path, source.ir, written_interface(source, conditions), optimised_as)
         digest = digest_of(found, conditions, optimised_as)
         facts, seen = known_facts_of(digest, conditions), None
-        if facts is None or was_measured_by_a_look(facts, conditions):
+        if facts is None or was_measured_by_a_look(facts, conditions) or may_lack_memory(facts, conditions):
             with refusals_of(source.path, "ONNX Runtime fails to run", self._next_step):
                 seen = first_look(found.path, reference, self.feeds, conditions)
             fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
@@ -370,13 +415,15 @@ def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int, model: 
 def first_look(path: Path, reference: Any, feeds: Mapping[str, Any], conditions: Conditions) -> Sight:
     """What one run of a model shows; of one for many sizes also its costs, where the largest take long.
 
-    Such plans are chosen by the number of tiles and by bytes, so that times as one run shows them are good enough.
+    Such plans are chosen by the number of tiles and by bytes, so that times as one run shows them are good enough. The
+    run may take what the machine can spare: the largest sizes may need more, and a run that fails does no harm.
 
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
     if conditions.family is not None and conditions.device.provider == CPU:
-        return look(path, feeds, profile_request(conditions, conditions.device, 1, reference))
+        with memory_limited(spare_memory_bytes()):
+            return look(path, feeds, profile_request(conditions, conditions.device, 1, reference))
     seen = first_sight(path, feeds, exact_settings(conditions))
     return Sight(seen.types, seen.baseline_bytes, seen.outputs, None)
 
@@ -388,6 +435,14 @@ def was_measured_by_a_look(facts: ModelFacts, conditions: Conditions) -> bool:
     """
     is_looked_at = conditions.family is not None and conditions.device.provider == CPU
     return is_looked_at and facts.measured is not None and facts.measured.run_ns > 1e9 * LONG_SECONDS
+
+
+def may_lack_memory(facts: ModelFacts, conditions: Conditions) -> bool:
+    """Whether a run at the largest of many sizes may need more than the machine can spare now: a look tells."""
+    if conditions.family is None or conditions.device.provider != CPU:
+        return False
+    largest_bytes = max(sum(map(size_bytes, kinds)) for kinds in facts.types.values())
+    return MOST_LARGEST * largest_bytes > spare_memory_bytes()
 
 
 def facts_of(seen: Sight, reference: Any, inputs: tuple[TensorType, ...]) -> ModelFacts:

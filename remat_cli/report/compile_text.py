@@ -28,6 +28,7 @@ from remat_cli.report.style import Style, columns, duration, percent, plural
 
 LEAST = "min"  # the budget as it is written
 MIB = 2**20
+NOT_RUN = "cannot be run here"
 LEAST_TOLD_SECONDS = 1.0  # of runs of the model beside the search
 
 
@@ -82,7 +83,8 @@ def _before_after(report: OneModelReport, peak_bytes: int, time: int) -> list[st
     if seen is not None:
         before, after = seen.original_default_session_peak_bytes, seen.measured_peak_default_session_bytes
         name = "live tensors, measured (default session)"
-        rows += [[name, format_bytes(before), format_bytes(after), percent(_change(after, before))]]
+        was, saved = (NOT_RUN, "") if before is None else (format_bytes(before), percent(_change(after, before)))
+        rows += [[name, was, format_bytes(after), saved]]
     rows += [["time, predicted", duration(solution.baseline_time), duration(time), percent(solution.overhead_percent)]]
     if seen is not None and seen.measured_overhead_percent is not None:
         rows += [["time, measured", "", "", percent(seen.measured_overhead_percent)]]
@@ -219,6 +221,7 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     yes = {True: "yes", False: "no", None: "not measured"}
     first = seen.first_predicted_peak_bytes
     corrected = None if first is UNSET or first == seen.predicted_peak_bytes else first
+    original_bytes = seen.original_default_session_peak_bytes
     under = "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
     rows = [
         *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
@@ -227,7 +230,7 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
         ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
         ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
         *_optional("  predicted at first", corrected),
-        ["default session, original", describe_bytes(seen.original_default_session_peak_bytes)],
+        ["default session, original", NOT_RUN if original_bytes is None else describe_bytes(original_bytes)],
         ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
         *_optional("block of later default runs", seen.later_runs_block_bytes),
         *_optional("smallest cap, original", seen.original_smallest_cap_bytes),

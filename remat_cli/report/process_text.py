@@ -8,11 +8,13 @@ from remat_cli.report.style import columns, percent, shorten
 
 def process_lines(seen: ProcessSeen) -> list[str]:
     """Resident memory of both models, measured, beside the prediction for the new one."""
-    before, after, told = (_figures(memory) for memory in (seen.original, seen.rewritten, seen.predicted))
+    after, told = (_figures(memory) for memory in (seen.rewritten, seen.predicted))
+    before: tuple[int | None, ...] = (None,) * len(after) if seen.original is None else _figures(seen.original)
     rows = [["process memory, measured", "before", "after", "change", "predicted"]]
     for name, old, new, predicted in zip(NAMES, before, after, told, strict=True):
-        change = percent(100 * (new - old) / old) if old > 0 else ""
-        rows.append([name, format_bytes(max(0, old)), format_bytes(max(0, new)), change, format_bytes(predicted)])
+        change = percent(100 * (new - old) / old) if old is not None and old > 0 else ""
+        was = "not run" if old is None else format_bytes(max(0, old))
+        rows.append([name, was, format_bytes(max(0, new)), change, format_bytes(predicted)])
     rows[-1][3] = ""
     lines = columns(rows, "<>>>>")
     if seen.budget_bytes is not None:

@@ -122,7 +122,7 @@ def _price_text(price: Price) -> str:
 def bits_of(seen: Verification) -> str:
     """What the outputs were found to be."""
     if seen.outputs_identical:
-        return "same bits"
+        return "same bits" if seen.is_compared_everywhere else "same bits where they were compared"
     return "outputs within tolerance" if seen.are_outputs_kept else "other outputs"
 
 
@@ -132,11 +132,14 @@ def session_need(
     """What one session needs of what was bounded: measured where it was, else as predicted (`live_bytes`)."""
     process = None if seen is None else seen.process_seen
     if asked.process_budget_bytes is not None and process is not None:
+        original_bytes = None
+        if process.original is not None:
+            original_bytes = process.original.counted_bytes(with_mapped=process.with_mapped) + process.input_bytes
         return Need(
             needed_bytes=process.needed_bytes,
             budget_bytes=asked.process_budget_bytes,
             bounds="process",
-            original_bytes=process.original.counted_bytes(with_mapped=process.with_mapped) + process.input_bytes,
+            original_bytes=original_bytes,
         )
     if asked.process_budget_bytes is not None and asked.process_bytes is not None:
         return Need(needed_bytes=asked.process_bytes, budget_bytes=asked.process_budget_bytes, bounds="process")

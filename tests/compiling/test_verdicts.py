@@ -31,6 +31,7 @@ BASE_NS = 1000
 STOPPED = Progress(lambda event: None, lambda: True)
 NOT_FINAL, FINAL = SplitObstacle("in no region", False), SplitObstacle("'y' is a model output", True)
 UNCUT = SplitObstacle("op 'f' cannot be cut", True, op=0)
+JOINED = SplitObstacle("'y' exists beside the tiles it is joined of", True, op=0, is_of_ops=False)
 
 
 def planned(status: Status, *, least: bool = False, time_ns: int | None = None) -> PlannedModel:
@@ -43,7 +44,7 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     run = SolverRun(
         solver="auto", seed=0, status=status, space="free", floor=ProvedFloor(9, (0,)), seconds=1.0, plan=plan
     )
-    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()))
+    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()), runnable=None)
     found = Answered(prepared=prepared, platform=None, answer=BudgetAnswer(question, run), whole=prepared)
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
@@ -70,6 +71,7 @@ def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Ti
         (Status.INFEASIBLE, FINAL, True, False, Status.INFEASIBLE),
         (Status.INFEASIBLE, UNCUT, True, False, Status.INFEASIBLE),
         (Status.INFEASIBLE, UNCUT, False, False, Status.NOT_FOUND),
+        (Status.INFEASIBLE, JOINED, False, False, Status.NOT_FOUND),
         (Status.INFEASIBLE, FINAL, True, True, Status.NOT_FOUND),
         (Status.NOT_FOUND, FINAL, True, False, Status.NOT_FOUND),
     ],
@@ -79,7 +81,7 @@ def test_whole_ops_are_no_proof_where_splits_might_do(monkeypatch, status, obsta
     found = without_splits(tiles(status, obstacle, STOPPED if is_stopped else silent()))
     assert found.answer.run.status is wanted
     assert found.obstacle is None if obstacle is None or is_stopped else found.obstacle.startswith(obstacle.text)
-    assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (not is_own)
+    assert (MADE_BY_RUNTIME in (found.obstacle or "")) == (obstacle is UNCUT and not is_own)
 
 
 @pytest.mark.parametrize(("obstacle", "told"), [(NOT_FINAL, None), (FINAL, FINAL.text), (None, None)])

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, SizeLimit, SizeRange, Term, family_told, fit_dim
+from remat_cli.core.values.sizes import (
+    Dim,
+    SizeBound,
+    SizeFamily,
+    SizeLimit,
+    SizeRange,
+    Term,
+    family_told,
+    fit_dim,
+    fit_multiple,
+)
 
 B, S = "batch", "seq"
 SIZES = [{B: b, S: s} for b, s in [(7, 10), (10, 10), (12, 10), (7, 12), (7, 17), (12, 17), (32, 8192)]]
@@ -37,6 +47,32 @@ def test_shares_of_products_are_found_where_sizes_are_in_steps(dim):
     assert found is not None
     for b, s in itertools.product(range(16, 512, 16), range(32, 1024, 48)):
         assert found.at({B: b, S: s}) == dim.at({B: b, S: s})
+
+
+EIGHTH, THIRD = Dim((Term((S,)),), 7, 8), Dim((Term((S,)),), 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (Dim((Term((S,)),), 7, 8, 2, -1), "2 * ((seq + 7) // 8) - 1"),
+        (Dim((Term((S,)),), 7, 8, 4), "4 * ((seq + 7) // 8)"),
+        (Dim((Term((S,)),), 1, 3, 3, 5), "3 * ((seq + 1) // 3) + 5"),
+    ],
+)
+def test_a_multiple_of_a_length_that_is_divided_is_found_from_it(dim, text):
+    assert str(dim) == text
+    assert dim.symbol is None
+    samples = [({S: size}, dim.at({S: size})) for size in (100, 206, 209, 211, 216)]
+    assert fit_dim(samples) is None
+    assert fit_multiple(samples, [Dim((Term((S,)),)), THIRD, EIGHTH]) == dim
+    assert fit_multiple([(sizes, value + (sizes[S] == 211)) for sizes, value in samples], [THIRD, EIGHTH]) is None
+
+
+def test_so_much_more_of_a_multiple_is_more_of_that():
+    distances = Dim((Term((S,)),), 7, 8, 2, -1)
+    assert str(distances.and_more(1)) == "2 * ((seq + 7) // 8)"
+    assert str(EIGHTH.and_more(1)) == "(seq + 15) // 8"
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 16])
@@ -71,6 +107,8 @@ def test_only_a_plain_name_is_a_symbol():
         (Dim((Term((S,)),), 1, 2), True),
         (Dim((Term((S,)),), 0, 32), False),
         (Dim((Term((S,), -1),), 9), False),
+        (Dim((Term((S,)),), 7, 8, 2, -1), True),
+        (Dim((Term((S,)),), 7, 8, 2, -2), False),
         (Dim((Term((S,)),), within=SizeBound((Dim((Term((S,)),)),), 9)), False),
     ],
 )

@@ -25,6 +25,8 @@ from tests.onnx_io.file_forms import (
     listed,
     model,
     net,
+    port,
+    residual,
     unread,
 )
 
@@ -106,6 +108,45 @@ def test_a_copy_has_its_nodes_in_the_order_of_the_file(tmp_path: Path, form: str
     inputs = {value for node in copy.graph.all_nodes() for value in node.inputs}
     assert theirs.isdisjoint(inputs | {*copy.graph.outputs})
     assert {user.graph for value in own for user, _ in value.uses()}.isdisjoint({read.graph})
+
+
+def without_rank() -> onnx.ModelProto:
+    """Its input says what it holds, and nothing of its shape."""
+    return model(inputs=[port("x", None)], outputs=[port("y", None)])
+
+
+def test_an_input_without_a_rank_wants_a_shape(tmp_path: Path) -> None:
+    """The runtime runs it as it is, the checker does not take it."""
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(without_rank())
+    path = tmp_path / "model.onnx"
+    path.write_bytes(without_rank().SerializeToString())
+    assert is_read_alike(path)
+    with pytest.raises(ModelError, match=r"--input-shape x:"):
+        load(path, DimBindings())
+
+
+def twins() -> onnx.ModelProto:
+    """Two nodes of one name."""
+    first, relu, second, last = residual()
+    second.name = first.name
+    return model([first, relu, second, last])
+
+
+def test_two_nodes_of_one_name_are_named_anew(tmp_path: Path) -> None:
+    """The runtime refuses such a file, the checker takes it: what it means is what it does with other names."""
+    onnx.checker.check_model(twins())
+    path, fair = tmp_path / "model.onnx", tmp_path / "fair.onnx"
+    path.write_bytes(twins().SerializeToString())
+    fair.write_bytes(model().SerializeToString())
+    with pytest.raises(Exception, match="two nodes with same node name"):
+        outputs(path)
+    read = load(path, BOUND)
+    names = [each.name for each in read.ir.graph]
+    assert len(set(names)) == len(names)
+    assert names[0] == "first"
+    save(read.ir, path.with_name("read.onnx"))
+    assert all(map(np.array_equal, outputs(fair), outputs(path.with_name("read.onnx"))))
 
 
 def test_a_body_out_of_order_is_refused_with_the_name_of_its_node(tmp_path: Path) -> None:

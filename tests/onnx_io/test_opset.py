@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.graph import Graph, Tensor
-from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
+from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, lowered, opset_of, raise_opset, with_computed_bounds
 
 NEW = 24
 
@@ -138,3 +138,33 @@ def test_ops_inside_others_count_too():
     )
     newer = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", NEW)], ir_version=10))
     assert lowered(newer, 17) is newer
+
+
+OLD_FORMS = {
+    "slice": model("Slice", 7, starts=[1, 0], ends=[3, 4], axes=[1, 2]),
+    "slice of the first axes": model("Slice", 9, starts=[0, 1], ends=[1, 3]),
+    "upsample by attribute": model("Upsample", 7, scales=[1.0, 1.0, 2.0, 2.0], mode="nearest"),
+    "upsample by input": model("Upsample", 9, [np.array([1, 1, 2, 2], np.float32)], mode="linear"),
+    "batch norm": model("BatchNormalization", 7, [np.ones(4, np.float32)] * 4, spatial=1),
+    "batch norm of training": model("BatchNormalization", 8, [np.full(4, 0.5, np.float32)] * 4, momentum=0.9),
+    "dropout": model("Dropout", 7, ratio=0.3),
+    "leaky": model("LeakyRelu", 8, alpha=0.3),
+    "pool": model("AveragePool", 7, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+    "norm across channels": model("LRN", 7, size=3),
+}
+
+
+@pytest.mark.parametrize("name", OLD_FORMS)
+def test_old_forms_get_one_in_which_bounds_may_be_computed(name):
+    newer = with_computed_bounds(OLD_FORMS[name], graph_of(OLD_FORMS[name]))
+    assert newer is not None
+    assert newer.graph.opset_imports[""] == BOUNDS_SINCE
+    assert run(newer).tobytes() == run(OLD_FORMS[name]).tobytes()
+    assert OLD_FORMS[name].graph.opset_imports[""] < BOUNDS_SINCE
+
+
+def test_bounds_that_may_be_computed_already_and_forms_that_are_gone_are_left():
+    new = model("Relu", BOUNDS_SINCE)
+    assert with_computed_bounds(new, graph_of(new)) is new
+    gone = model("BatchNormalization", 7, [np.ones(4, np.float32)] * 4, spatial=0)
+    assert with_computed_bounds(gone, graph_of(gone)) is None

@@ -65,6 +65,24 @@ def test_weights_that_are_to_stay_outside_do_however_small():
     assert "w" in outer - inner
 
 
+def test_small_weights_that_are_inputs_too_stay_outside(tmp_path):
+    """A caller may replace their values; so do those that nobody reads, such as counts of batch norms."""
+    proto = small_model()
+    proto.graph.initializer.append(numpy_helper.from_array(np.int64(7), "count"))
+    proto.graph.input.extend(
+        [
+            helper.make_tensor_value_info("small", TensorProto.FLOAT, [1]),
+            helper.make_tensor_value_info("count", TensorProto.INT64, []),
+        ]
+    )
+    save(steady(ir.from_proto(proto), FORMS[0]), tmp_path / "steady.onnx")
+    session = ort.InferenceSession(str(tmp_path / "steady.onnx"), providers=["CPUExecutionProvider"])
+    plain = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for more in ({}, {"small": np.float32([5])}):
+        pairs = zip(session.run(None, FEEDS | more), plain.run(None, FEEDS | more), strict=True)
+        assert all(np.array_equal(*pair) for pair in pairs)
+
+
 def test_weights_that_bodies_pack_go_inside_however_large():
     """Kernels in a body of a body pack nothing from the main graph, and bits would be others."""
     model = steady(opened(), FORMS[0], {"w"}, {"w"})

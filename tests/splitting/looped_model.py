@@ -22,6 +22,8 @@ from remat_cli.splitting.loops.learn_dims import learn_dims
 from remat_cli.splitting.loops.loop_bits import Tiling, refusal
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
+from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_regions import find_windows
 from remat_cli.splitting.tiles.view import view_model
@@ -38,6 +40,7 @@ class LoopedModel:
     family: SizeFamily
     least_bytes: int = 0
     along_batch: bool = False
+    along_fixed: bool = False
 
     @cached_property
     def named(self) -> ir.Model:
@@ -72,15 +75,20 @@ class LoopedModel:
         measured = [(sizes, {each.name: each.shape for each in graph.tensors}) for sizes, graph in graphs]
         dims = self.family.unified(learn_dims(self.named, graphs[0][1], measured))
         lean = with_known_numbers(with_known_shapes(self.named, dims, self.family), dims)
-        graph = graphs[0][1] if lean is self.named else self._graph_at(lean, every[0])
-        return SizedView(view_model(lean, graph, 1), dims)
+        large, most = {tensor.name for tensor in graphs[0][1].tensors}, every[0]
+        picked = with_shifts_as_picks(lean, dims, self.family, most, large)
+        opened = with_open_shapes(picked.model, {**dims, **picked.dims}, most, large)
+        graph = graphs[0][1] if opened.model is self.named else self._graph_at(opened.model, most)
+        return SizedView(view_model(opened.model, graph, 1), {**dims, **picked.dims, **opened.dims})
 
     @cached_property
     def regions(self) -> list[LoopRegion]:
         """Regions that loops find."""
         if self.along_batch:
             return find_batches(self.sized, self.least_bytes)
-        loops = find_loops(self.sized, self.least_bytes)
+        loops = find_loops(self.sized, self.least_bytes, fixed=self.along_fixed)
+        if self.along_fixed:
+            return loops
         return [*loops, *find_windows(self.sized, self.least_bytes, {op for region in loops for op in region.ops})]
 
     @property

@@ -57,6 +57,23 @@ def test_a_number_that_varies_is_left(dims):
     assert with_known_numbers(model, dims) is model
 
 
+def test_numbers_keep_their_type():
+    """TensorFlow's converter computes in 32 bits."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Cast", ["shape"], ["short"], to=TensorProto.INT32),
+        node("Gather", ["short", "at"], ["long"]),
+        node("Cast", ["long"], ["number"], to=TensorProto.FLOAT),
+        node("Mul", ["x", "number"], ["y"]),
+    ]
+    model = computed(nodes, {"at": 1})
+    plain = with_known_numbers(model, {"x": (BATCH, Dim((), 12))})
+    assert [each.op_type for each in plain.graph] == ["Cast", "Mul"]
+    assert plain.graph.node(0).inputs[0].const_value.dtype == ir.DataType.INT32
+    feeds = {"x": np.ones((3, 12), np.float32)}
+    assert ort.InferenceSession(to_bytes(plain)).run(None, feeds)[0].tolist() == [[12] * 12] * 3
+
+
 def test_parts_of_shapes_that_are_known_count_by_themselves():
     nodes = [
         node("Shape", ["x"], ["shape"]),

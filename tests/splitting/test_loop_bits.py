@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
 from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, paths_of_sizes
-from remat_cli.splitting.rules.matrix import Product, Span, has_same_bits, have_rows_same_bits
+from remat_cli.splitting.rules.matrix import Product, Span, has_same_bits, have_matrices_same_bits, have_rows_same_bits
 
 SIZE = st.integers(1, 300)
 THREADS = st.sampled_from([1, 2, 4, 8])
@@ -25,6 +25,12 @@ def test_rows_that_are_the_same_by_their_ends_are_the_same(product, other, threa
         return
     products = [product._replace(rows=count) for count in (whole, few)]
     assert has_same_bits(products[0], products[1], 0, threads)
+
+
+@given(st.builds(Product, SIZE, SIZE, SIZE, st.integers(1, 40), st.booleans(), st.booleans()), SIZE, THREADS)
+def test_stacks_of_enough_matrices_have_the_bits_of_longer_ones(product, more, threads):
+    if have_matrices_same_bits(product.matrices, threads):
+        assert has_same_bits(product._replace(matrices=product.matrices + more), product, 0, threads)
 
 
 @given(st.integers(1, 200), st.integers(1, 5000))

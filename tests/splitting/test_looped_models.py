@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
+from remat_cli.splitting.loops.loop_bits import Tiling, refusal
 from tests.splitting.looped_model import LoopedModel
 
 Nodes = list[onnx.NodeProto]
@@ -167,6 +169,8 @@ CASES: dict[str, tuple[Make, str]] = {
     "spread 4 by 2": (spread(4, 2, pads=[1] * 4), "ConvTranspose"),
     "spread 3 by 2": (spread(3, 2, pads=[1] * 4, output_padding=[1, 1]), "ConvTranspose"),
     "spread 3 by 1": (spread(3, 1, pads=[1] * 4), "ConvTranspose"),
+    "spread 3 by 2 of its own": (spread(3, 2, auto_pad="SAME_UPPER"), "ConvTranspose"),
+    "spread 4 by 2 of its own": (spread(4, 2, auto_pad="SAME_LOWER"), "ConvTranspose"),
     "spread dilated": (spread(2, 2, dilations=[2, 2]), "ConvTranspose"),
     "nearest asymmetric": (resized("nearest", "asymmetric", nearest_mode="floor"), "Resize"),
     "nearest half_pixel": (resized("nearest", "half_pixel"), "Resize"),
@@ -196,6 +200,22 @@ def test_pictures_in_rows_have_the_bits_of_the_whole(name):
     looped = LoopedModel(build.model(PICTURE, make(build)), SizeFamily(STEPS))
     assert wanted in looped.cut
     looped.check(SEQUENCE, rows=4)
+
+
+def of_sound(build: Build) -> str:
+    """Windows along frames, which are columns, and far apart along bins, of which there are always as many."""
+    made = build.op("Relu", build.conv("x", 8, 3))
+    wide = build.op("Conv", made, build.normal(8, 8, 5, 1), dilations=[3, 1], pads=[6, 0, 6, 0])
+    made = build.op("Relu", build.op("Add", made, wide))
+    return build.conv(made, 4, 8, 3, strides=[1, 2])
+
+
+def test_pictures_of_a_sound_run_in_columns_with_the_bits_of_the_whole():
+    build = Build()
+    looped = LoopedModel(build.model((1, 3, 16, "n"), of_sound(build)), SizeFamily((SizeRange("n", 4, 90),)))
+    assert {axis for region in looped.regions for axis in region.axes.values()} == {3}
+    assert {"Conv", "Relu", "Add"} <= looped.cut
+    looped.check([{"n": size} for size in (90, 4, 5, 90, 47, 16, 33, 90)], rows=6)
 
 
 def of_pictures(build: Build) -> str:
@@ -231,6 +251,16 @@ def attention(build: Build) -> str:
     return build.op("MatMul", build.op("MatMul", build.op("Softmax", scores), value), build.normal(8, 8))
 
 
+def of_heads(build: Build) -> str:
+    """Four heads, as torch writes them."""
+    shape = build.weight([0, 0, 4, 4])
+    parts = (build.op("Reshape", build.op("MatMul", "x", build.normal(8, 16)), shape) for _ in range(3))
+    turns = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    query, key, value = (build.op("Transpose", each, perm=turn) for each, turn in zip(parts, turns, strict=True))
+    joined = build.op("MatMul", build.op("Softmax", build.op("MatMul", query, key)), value)
+    return build.op("Reshape", build.op("Transpose", joined, perm=[0, 2, 1, 3]), build.weight([0, 0, 16]))
+
+
 def pooled_by_attention(build: Build) -> str:
     """One column: how much each word counts, of which a mean is made."""
     hidden = build.op("Tanh", build.op("MatMul", "x", build.normal(8, 64)))
@@ -244,6 +274,7 @@ BATCHES = {
     "LSTM": (recurrent("LSTM", 4), ("b", 12, 8), {"LSTM", "MatMul", "Tanh"}),
     "GRU": (recurrent("GRU", 3), ("b", 12, 8), {"GRU", "MatMul", "Tanh"}),
     "attention": (attention, ("b", 12, 8), {"MatMul", "Softmax"}),
+    "heads": (of_heads, ("b", "n", 8), {"MatMul", "Softmax", "Transpose"}),
     "one column": (pooled_by_attention, ("b", 12, 8), {"MatMul", "Softmax", "Tanh"}),
     "pictures of any size": (of_pictures, ("b", 3, "h", "w"), {"Conv", "GlobalAveragePool", "Flatten", "Gemm"}),
     "attention of any length": (attention, ("b", "n", 8), {"MatMul", "Softmax"}),
@@ -268,3 +299,35 @@ def test_items_of_a_batch_have_the_bits_of_the_whole(name):
     sizes = [{each.name: int(rng.choice(each.sizes)) for each in family.ranges} for _ in range(6)]
     low, high = ({each.name: each.sizes[at] for each in family.ranges} for at in (0, -1))
     looped.check([high, low, *sizes, low, high], rows=2)
+
+
+@pytest.mark.parametrize(("rows", "is_asked"), [(4, False), (2, True)])
+def test_sizes_of_products_are_asked_only_where_a_tile_has_fewer_matrices_than_there_are_threads(rows, is_asked):
+    build, asked = Build(), list[None]()
+    looped = LoopedModel(build.model(("b", "n", 8), of_heads(build)), SizeFamily((RANGES["b"], RANGES["n"])), 0, True)
+    (region,) = looped.regions  # four matrices for each item, two items in the shortest of the larger tiles
+    watched = replace(looped.sized, look=lambda: asked.append(None))
+    assert refusal(watched, region, Tiling(rows), looped.family) is None
+    assert (len(asked) > len(RANGES["n"].sizes)) is is_asked
+
+
+def distances(build: Build) -> str:
+    """How far each of a batch's rows is from the nearest kept ones: all differences at once."""
+    apart = build.op("Sub", build.op("Unsqueeze", "x", build.weight([2])), build.normal(1, 1, 50, 16))
+    squares = build.op("ReduceSum", build.op("Pow", apart, build.weight(2, np.float32)), build.weight([3]), keepdims=0)
+    build.op("TopK", build.op("Sqrt", squares), build.weight([4]), axis=2, largest=0)
+    build.nodes[-1].output.append("which")
+    return build.nodes[-1].output[0]
+
+
+@pytest.mark.parametrize(
+    ("least_bytes", "length", "rows"),
+    [(4 * 12 * 20 * 50 * 16, 50, 7), (4 * 12 * 20 * 50, 20, 3)],  # differences in part, and distances too
+)
+def test_loops_along_a_length_that_does_not_vary_have_the_bits_of_the_whole(least_bytes, length, rows):
+    build = Build()
+    model = build.model(("b", 20, 16), distances(build))
+    looped = LoopedModel(model, SizeFamily((RANGES["b"],)), least_bytes, along_fixed=True)
+    assert [str(region.length) for region in looped.regions] == [str(length)]
+    assert {"Sub", "Pow", "ReduceSum"} <= looped.cut
+    looped.check([{"b": size} for size in (12, 1, 2, 7, 12, 1)], rows)

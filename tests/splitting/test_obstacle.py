@@ -44,6 +44,7 @@ def test_a_large_output_exists_beside_what_it_is_made_from():
     assert found.is_final
     assert "model output" in found.text
     assert "32.00 KiB at once" in found.text
+    assert not found.is_of_ops
     assert explain(case.timeline, None, None, 2 * MAP_BYTES) is None
     from_input = case_of(
         lambda sketch, x: sketch.add("Exp", [x], MAP)

@@ -108,3 +108,24 @@ def test_new_tensors_have_types_and_dimensions():
 def test_small_tensors_stay_as_they_are(large):
     source, dims, _ = built("and back")
     assert with_open_shapes(source, dims, MOST, large).model is source
+
+
+def test_the_shape_of_a_large_tensor_is_computed_of_those_of_inputs():
+    """So the tensor need not be whole for it."""
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["wide"], "wide", axis=2),
+        helper.make_node("Shape", ["wide"], ["shape"], "asked"),
+        helper.make_node("Abs", ["shape"], ["y"], "last"),
+    ]
+    port = helper.make_tensor_value_info
+    ports = [port("x", TensorProto.FLOAT, ["batch", "seq", 4]), port("y", TensorProto.INT64, [3])]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    source = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    dims = {"x": (BATCH, SEQ, FOUR), "wide": (BATCH, SEQ, Dim((), 8)), "y": (Dim((), 3),)}
+    assert with_open_shapes(source, dims, MOST, {"x"}).model is source
+    opened = with_open_shapes(source, dims, MOST, {"x", "wide"})
+    shape = next(each for each in opened.model.graph if each.op_type == "Shape")
+    assert shape.inputs[0].name == "x"
+    assert "wide" not in [each.name for each in opened.model.graph]
+    session = ort.InferenceSession(ir.to_proto(opened.model).SerializeToString())
+    assert session.run(None, {"x": np.zeros((3, 7, 4), np.float32)})[0].tolist() == [3, 7, 8]

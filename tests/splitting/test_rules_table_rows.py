@@ -10,8 +10,8 @@ from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.op_cases import case_of, classifier, real, regressor
 from tests.splitting.sliced_op import OneOp, check_slices
 
-ROWS = 5 * LEAST_ROWS + 77
-SLABS = [Slab(0, start, start + LEAST_ROWS + more) for start, more in ((0, 0), (1, 0), (77, 13), (640, 256), (900, 5))]
+ROWS = 1000
+SLABS = [Slab(0, start, start + LEAST_ROWS + more) for start, more in ((0, 0), (1, 0), (77, 66), (500, 256), (900, 5))]
 
 
 @pytest.mark.parametrize("op_type", ["Scaler", "Normalizer", "Binarizer", "Imputer"])

@@ -277,6 +277,29 @@ def test_usual_transposed_convolutions_are_never_refused():
             assert check_slices(OneOp("ConvTranspose", inputs, attributes, weights=(1, 2)), axis).all_exact
 
 
+@settings(max_examples=40)
+@given(st.data())
+def test_transposed_convolutions_whose_padding_the_runtime_chooses(data):
+    mode = data.draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
+    kernel, stride = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
+    attributes = {
+        "strides": [stride, 1],
+        "auto_pad": mode,
+        "output_padding": [data.draw(st.integers(0, stride - 1)), 0],
+    }
+    op = OneOp("ConvTranspose", (values(2, 4, 9, 6), values(4, 3, kernel, 3)), attributes, weights=(1,))
+    assert check_slices(op, 0).all_exact
+    outcome = check_slices(op, 2)
+    assert outcome.all_exact or kernel + attributes["output_padding"][0] < stride  # else nothing is cut off
+
+
+def test_transposed_convolutions_to_a_wanted_size_are_cut_by_items():
+    wanted = {"strides": [2, 2], "output_shape": [18, 12], "auto_pad": "SAME_UPPER"}
+    op = OneOp("ConvTranspose", (values(4, 4, 9, 6), values(4, 3, 3, 3)), wanted, weights=(1,))
+    assert check_slices(op, 0).all_exact
+    assert check_slices(op, 2).all_refused
+
+
 def test_transposed_convolution_with_long_sums_or_a_wanted_size():
     inputs = (values(1, 256, 12, 9), values(256, 4, 2, 2))
     assert check_slices(OneOp("ConvTranspose", inputs, {"strides": [2, 2]}, weights=(1,)), 2).all_refused

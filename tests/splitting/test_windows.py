@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from remat_cli.splitting.loops.windows import Demand, Edge, NotAlike, Part, window_tiles
-from remat_cli.splitting.tiles.op_view import Slab, Sliced
+from remat_cli.splitting.loops.windows import Demand, Edge, NotAlike, Part, relabels_blocks, window_tiles
+from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 
 PADS = {(True, True): (1, 1), (True, False): (1, 0), (False, True): (0, 1), (False, False): (0, 0)}
 
@@ -87,3 +88,22 @@ def test_constants_that_are_alike_are_those_of_a_tile():
     found = [form.ops[0].constants[0] for form in tiles.forms]
     assert [each.array.tolist() for each in found] == [[True, False], [False, False], [False, True]]
     assert [each.position for each in found] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("source", "shape", "relabels"),
+    [
+        ((1, 96, 20, 15), (0, -1, 0, 0, 16), True),
+        ((1, 96, 20, 15), (0, 6, 0, 0, 16), True),
+        ((1, 6, 20, 15, 16), (0, 96, 0, 0), True),
+        ((1, 96, 20, 15), (0, 6, -1, 15, 16), False),
+        ((1, 96, 20, 15), (0, 96, -1), False),
+    ],
+)
+def test_a_reshape_that_copies_all_but_channels_says_how_blocks_lie(source, shape, relabels):
+    """In Adds of a blocked tensor and one whose size the runtime does not know to be the same."""
+    numbers = ir.Value(name="shape", const_value=ir.tensor(np.array(shape, np.int64)))
+    node = ir.Node("", "Reshape", [ir.Value(name="x"), numbers], num_outputs=1)
+    op = OpView(node, (source, (len(shape),)), ((1,),), (False, True), 17)
+    assert relabels_blocks(op, is_blocked=True) is relabels
+    assert not relabels_blocks(op, is_blocked=False)

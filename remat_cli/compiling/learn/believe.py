@@ -7,7 +7,7 @@ from remat_cli.compiling.facts import known_facts_of
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.core.values.profile import OpCost
 from remat_cli.runtime.measure.profile_cache import PLAUSIBLE_SHARE
-from remat_cli.runtime.measure.profilers import WholeTime, time_whole
+from remat_cli.runtime.measure.profilers import WholeTime, time_apart, time_whole
 from remat_cli.runtime.sessions.session import SessionSettings
 
 CALL_NS, OP_CALL_NS = 100_000, 5_000  # of a run and of each op in it, beside the kernels
@@ -39,9 +39,8 @@ def is_right_now(prepared: Prepared, expected_ns: int, settings: SessionSettings
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
-    return not is_wrong(
-        prepared, expected_ns, time_whole(prepared.reference_path, prepared.feeds, settings, CHECK_SECONDS)
-    )
+    timed = time_whole if prepared.conditions.family is None else time_apart
+    return not is_wrong(prepared, expected_ns, timed(prepared.reference_path, prepared.feeds, settings, CHECK_SECONDS))
 
 
 def known_relative(prepared: Prepared, beside: Path | None) -> float | None:

@@ -9,7 +9,7 @@ from remat_cli.compiling.planned import Answered, OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.leaner_form import in_leaner_form
-from remat_cli.compiling.search.family import plan_family
+from remat_cli.compiling.search.family import plan_family, run_here
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.loops import Loops
 from remat_cli.compiling.search.splitter import plan_split, proposed_regions
@@ -48,7 +48,7 @@ def _planned(
     whole = write_within_budget(first, search, progress).solved_since(solving)
     task = SplitTask(whole, question, request, work, progress, began)
     if request.conditions.family is not None:
-        return whole if mode == "off" else plan_family(Loops(task))
+        return run_here(whole) if mode == "off" else plan_family(Loops(task))
     tiles = Tiles(task)
     if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
         return plan_capped(tiles, most)

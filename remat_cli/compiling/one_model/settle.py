@@ -47,7 +47,8 @@ class ModelSettling:
         """Run the plan file and its model; also where runs left the judge."""
         path, request = self.how.new_path(), self.how.request
         save_model(planned, path, request)
-        run = ModelRun(record_model(planned, request), path, planned.written.sessions)
+        twin = None if planned.twin is None else planned.twin()
+        run = ModelRun(record_model(planned, request), path, planned.written.sessions, twin)
         seen, lessons = verify_model(run, planned.whole, path.parent, request.checks, self.how.progress)
         remember_cap(planned.whole, seen, request.conditions)
         return Settled(planned, seen), lessons

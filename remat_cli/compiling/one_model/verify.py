@@ -1,12 +1,16 @@
 """Run a plan that is one model beside the original, and compare with its promises: bits, order, bytes, processes."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
+from remat_cli.base.units import format_bytes
 from remat_cli.compiling.one_model.record import request_of
 from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, default_settings
@@ -14,15 +18,16 @@ from remat_cli.compiling.process.resident import ResidentRequest, see_processes
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.compiling.verify import begun
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.family import FamilySeen
+from remat_cli.core.values.family import FamilySeen, told
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.core.values.verification import Checks, OneModelSeen
 from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.ort_rules.lessons import Lesson
-from remat_cli.runtime.sessions.feeds import make_feeds
+from remat_cli.runtime.sessions.error_text import lacks_memory
+from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.verify.family import resident_after
 from remat_cli.runtime.verify.verify import verify_closely
-from remat_cli.runtime.verify.verify_request import ManySizes, VerifyRequest
+from remat_cli.runtime.verify.verify_request import Beyond, ManySizes, VerifyRequest
 
 LONG_NS = 2_000_000_000
 LONG_NOTE = "loading and running at the largest sizes was not watched, as runs take long: --verify thorough does that"
@@ -31,9 +36,13 @@ SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to
 
 @dataclass(frozen=True)
 class ModelRun(PlannedRun):
-    """A plan that is one model; `forecast` is what is predicted of every op of it, where that is known."""
+    """A plan that is one model; `forecast` is what is predicted of every op of it, where that is known.
+
+    `twin` is the same model in other tiles, where this machine cannot run the original at all sizes and there is one.
+    """
 
     forecast: SessionForecast | None = None
+    twin: Path | None = None
 
 
 def verify_model(
@@ -50,11 +59,15 @@ def verify_model(
         request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
     )
     if plan.request.family is not None:
-        sizes, seed = sizes_to_check(plan), whole.conditions.seed
-        feeds = tuple(make_feeds(whole.source.inputs_at(each), seed + at) for at, each in enumerate(sizes[1:], 1))
-        many = ManySizes(whole.original.path, tuple(sizes), feeds, plan.promise.peak_bytes)
+        runnable = whole.runnable
+        known = () if runnable is None else (runnable.at.conditions.dims, runnable.failed)
+        sizes, seed = sizes_to_check(plan, known), whole.conditions.seed
+        feeds = tuple(MadeFeeds(whole.source.inputs_at(each), seed + at) for at, each in enumerate(sizes[1:], 1))
+        beyond = None if runnable is None else Beyond(given.twin, runnable.at.conditions.dims, runnable.failed)
+        many = ManySizes(whole.original.path, tuple(sizes), feeds, plan.promise.peak_bytes, beyond)
         request = replace(request, sizes=many, more_feeds=())
-    report, lessons = verify_closely(request, progress.advance)
+    with _blamed_on_machine(whole):
+        report, lessons = verify_closely(request, progress.advance)
     if report.passed and report.family and request.sizes is not None and is_full:
         report = msgspec.structs.replace(report, family=_kept(request, request.sizes, report.family, progress))
     predicted = plan.promise.process  # of a default session, which a portable model does not promise
@@ -67,10 +80,31 @@ def verify_model(
     return msgspec.structs.replace(report, notes=(*whole.notes, *report.notes, *seeds)), lessons
 
 
+@contextlib.contextmanager
+def _blamed_on_machine(whole: Prepared) -> Iterator[None]:
+    """Let a plan that this machine cannot run, as it cannot run the original, fail with what to do about it.
+
+    Raises:
+        RuntimeFailure: it takes more memory than there is.
+    """
+    try:
+        yield
+    except RuntimeFailure as failure:
+        if whole.runnable is None or not lacks_memory(failure):
+            raise
+        size, sizes = format_bytes(whole.runnable.memory_bytes), told(whole.conditions.dims)
+        text = (
+            f"this machine, of which a process may take {size}, cannot run the plan for {whole.source.path} at {sizes}"
+        )
+        raise RuntimeFailure(
+            f"{text} either: give a smaller --budget, or compile where there is more memory"
+        ) from failure
+
+
 def _kept(request: VerifyRequest, many: ManySizes, seen: FamilySeen, progress: Progress) -> FamilySeen:
     """Measure what a process keeps that ran small and large sizes in turn."""
     progress.stage(stages.OTHER_SIZES)
-    feeds = [(request.feeds, *many.other_feeds)[at] for at in rising_and_falling(many.all_sizes)]
+    feeds = [(GivenFeeds(request.packed_feeds), *many.other_feeds)[at] for at in rising_and_falling(many.all_sizes)]
     resident_bytes = resident_after(request.rewritten, feeds, request.settings(exact=False), progress.advance)
     return msgspec.structs.replace(seen, resident_bytes=resident_bytes)
 
@@ -91,7 +125,7 @@ def _process(
     plan = run.plan
     progress.stage(stages.WATCHING)
     request = ResidentRequest(
-        reference=whole.original_path,
+        reference=whole.original_path if whole.runnable is None else None,
         rewritten=run.model,
         feeds=whole.feeds,
         settings=default_settings(whole.conditions),

@@ -7,6 +7,7 @@ import msgspec
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_of
+from remat_cli.compiling.beyond import extrapolated_profile
 from remat_cli.compiling.learn.settle import Settled, Settling
 from remat_cli.compiling.one_model.files import save_model
 from remat_cli.compiling.one_model.plan import plan_one_model
@@ -47,7 +48,10 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
     def profile(self, prepared: Prepared, conditions: Conditions, progress: Progress) -> Platform:
         """Costs as they are seen inside the model."""
         specs = conditions.devices
-        return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
+        if prepared.runnable is None:
+            return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
+        profile = extrapolated_profile(prepared, prepared.runnable, specs[0], progress)
+        return Platform(prepared.graph, specs, (profile,))
 
     def plan(
         self, prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress

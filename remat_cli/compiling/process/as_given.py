@@ -29,7 +29,7 @@ def forecast_of_file(prepared: Prepared, profile: Profile, work: Path, progress:
     Raises:
         RuntimeFailure: the runtime refuses or fails to run it.
     """
-    if not has_open_sizes(prepared):
+    if not has_open_sizes(prepared) or prepared.runnable is not None:  # what cannot be run tells nothing
         return model_forecast(prepared, profile)
     given = _as_given(prepared, work)
     found = profile_model(given, given.conditions, progress)

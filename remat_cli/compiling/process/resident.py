@@ -25,9 +25,12 @@ LIMIT_SHARES = (0.5, 0.8, 0.95)  # of the way from what ours needs to what the o
 
 @dataclass(frozen=True)
 class ResidentRequest:
-    """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file."""
+    """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file.
 
-    reference: Path
+    `reference` is None where the machine cannot run the first.
+    """
+
+    reference: Path | None
     rewritten: Path
     feeds: Mapping[str, Any]
     settings: SessionSettings
@@ -44,20 +47,22 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
     """Load and run both models in fresh processes and watch resident memory; None where the system does not tell."""
     if not can_measure_resident():
         return None
-    paths = (request.reference, request.rewritten)
-    found = tuple(_seen(request, path, advance) for path in paths)
-    are_mapped = (request.is_mapped, data_path(request.rewritten).exists())
-    original, rewritten = (worst_of(figures, is_mapped=each) for figures, each in zip(found, are_mapped, strict=True))
+    reference, rewritten = request.reference, request.rewritten
+    before = None if reference is None else _seen(request, reference, advance)
+    after = _seen(request, rewritten, advance)
     job = HardLimitJob("", pack_all(request.feeds), 0, request.settings, LIMITED_RUNS)
+    limited = None
+    if reference is not None and before is not None and request.is_limited:
+        limited = limited_pair((reference, rewritten), (before, after), job)
     return ProcessSeen(
-        original=original,
-        rewritten=rewritten,
+        original=None if before is None else worst_of(before, is_mapped=request.is_mapped),
+        rewritten=worst_of(after, is_mapped=data_path(rewritten).exists()),
         predicted=request.predicted,
         input_bytes=sum(array.nbytes for array in request.feeds.values()),
         budget_bytes=request.budget_bytes,
         with_mapped=request.with_mapped,
-        limited=limited_pair(paths, found, job) if request.is_limited else None,
-        traces=tuple(figures[0].trace for figures in found if figures[0].trace is not None),
+        limited=limited,
+        traces=tuple(figures[0].trace for figures in (before, after) if figures and figures[0].trace is not None),
     )
 
 

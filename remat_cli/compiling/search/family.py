@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from remat_cli.base import progress as stages
+from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.loops import LoopCandidate, Loops
@@ -61,13 +62,25 @@ class LeastLoops:
                 high = place - 1
 
 
+def run_here(whole: OneModel | Refused) -> OneModel | Refused:
+    """A plan of whole ops, but refused where this machine cannot run it, nor the original: it could not be verified."""
+    runnable = whole.prepared.runnable
+    if isinstance(whole, Refused) or runnable is None or whole.written.plan.peak <= runnable.most_bytes:
+        return whole
+    run = replace(whole.answer.run, status=Status.NOT_FOUND, plan=None)
+    told = f"this machine can run no plan that holds more than {format_bytes(runnable.most_bytes)}"
+    return replace(whole.refused(replace(whole.answer, run=run)), obstacle=told)
+
+
 def plan_family(loops: Loops) -> OneModel | Refused:
     """The plan with the fewest tiles that fits; for `min` the one that holds least and takes no longer than it may.
 
     Of plans that all take longer than the user allows, the fastest, which is for the caller to refuse.
     """
     found = _best(loops)
-    return loops.with_dims(found) if isinstance(found, OneModel) and found.splitting is None else found
+    if isinstance(found, OneModel) and found.splitting is None:
+        return replace(loops.with_dims(found), twin=partial(loops.twin, None))
+    return found
 
 
 def fit_loops(loops: Loops, most_bytes: int) -> OneModel | None:
@@ -88,19 +101,22 @@ def least_loops(loops: Loops) -> OneModel | None:
 
 def _best(loops: Loops) -> OneModel | Refused:
     task, whole = loops.task, loops.task.whole
-    may_be_whole = loops.keeps_cap(whole)
+    keeps_cap = loops.keeps_cap(whole)
+    may_be_whole = keeps_cap and whole is run_here(whole)
     if isinstance(whole, OneModel) and may_be_whole and not task.question.least and task.is_allowed(whole):
         return whole
     task.progress.stage(stages.SPLITTING)
     found = least_loops(loops) if task.question.least else fit_loops(loops, _most_bytes(loops))
     if found is None:
-        return without_loops(loops) if may_be_whole else above_cap(whole, int(loops.cap_bytes), is_cut=loops.is_cut)
+        if not keeps_cap:
+            return above_cap(whole, int(loops.cap_bytes), is_cut=loops.is_cut)
+        return without_loops(loops) if may_be_whole else run_here(whole)
     return task.better(whole, found) if isinstance(whole, OneModel) and may_be_whole else found
 
 
 def _most_bytes(loops: Loops) -> int:
     """What loops should hold at most: the budget, or what the lowest hold where none should fit, as estimates err."""
-    budget_bytes = loops.task.question.budget_bytes
+    budget_bytes = int(min(loops.most_bytes, loops.task.question.budget_bytes))
     found = None if loops.fitting(budget_bytes) is not None else loops.lowest()
     return budget_bytes if found is None else found.peak_bytes
 

@@ -1,5 +1,6 @@
 """At which sizes a model compiled for many is looked at: the ends, where the number of tiles changes, and between."""
 
+import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,15 +14,23 @@ MOST_SIZES = 16
 STEPS = 3  # places where the number of tiles changes
 
 
-def sizes_to_check(plan: PlanFile) -> list[dict[str, int]]:
+def sizes_to_check(plan: PlanFile, ends: Sequence[Mapping[str, int]] = ()) -> list[dict[str, int]]:
     """All named dimensions of some sizes of the plan's family, those that it was made for first.
 
-    The others follow in an order that neither rises nor falls; the other corners are among them.
+    The others follow in an order that neither rises nor falls; the other corners are among them. `ends` are the largest
+    sizes at which a machine is known to run the original, and smaller ones than the plan's at which it does not, if it
+    does not at all: these are among them too, and some between.
     """
     family = present(plan.request.family, "the sizes of a plan for many")
     rows = tuple(sorted(rows_of(plan.splitting)))
     chosen = random.Random(0)
-    found = [dict(plan.request.dims), *({**plan.request.dims, **corner} for corner in family.corners)]
+    between = [_between(family, *pair) for pair in itertools.pairwise([*ends, plan.request.dims] if ends else ())]
+    found = [
+        dict(plan.request.dims),
+        *map(dict, ends),
+        *between,
+        *({**plan.request.dims, **corner} for corner in family.corners),
+    ]
     found += [{**plan.request.dims, **sizes} for sizes in _at_bounds(plan, family)]
     found += [{**plan.request.dims, **sizes} for sizes in _around(family, rows, chosen)]
     distinct = list({tuple(sorted(sizes.items())): sizes for sizes in found if family.admits(sizes)}.values())
@@ -65,6 +74,11 @@ def _around(family: SizeFamily, rows: tuple[int, ...], chosen: random.Random) ->
                 }
     for _ in range(MOST_SIZES):
         yield {each.name: _drawn(each, chosen) for each in ranges}
+
+
+def _between(family: SizeFamily, low: Mapping[str, int], high: Mapping[str, int]) -> dict[str, int]:
+    """Sizes in the middle."""
+    return {**high, **{each.name: each.up_from((low[each.name] + high[each.name]) // 2) for each in family.ranges}}
 
 
 def _longest(ranges: tuple[SizeRange, ...]) -> SizeRange:

@@ -11,7 +11,8 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
@@ -36,6 +38,7 @@ from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_bounds
 from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
@@ -46,6 +49,7 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_l
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
+from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
@@ -132,6 +136,12 @@ class Loops:
         """Whether no tensor of a plan's model is above the cap on them."""
         return self.cap_bytes == math.inf or not inside_above(found.prepared.graph, int(self.cap_bytes))
 
+    @property
+    def most_bytes(self) -> float:
+        """How much a plan may hold on this machine, which must run it; any number where that runs the whole model."""
+        runnable = self.task.whole.prepared.runnable
+        return math.inf if runnable is None else runnable.most_bytes
+
     def _cuts_all_large(self, rung: Rung) -> bool:
         """Whether loops leave no tensor above the cap, whole or in a tile."""
         view, owner = self.sized.view, {op: at for at, region in enumerate(rung.regions) for op in region.own}
@@ -145,6 +155,55 @@ class Loops:
                 return False
         return True
 
+    def twin(self, rung: Rung | None) -> Path | None:
+        """A file of the same model in other tiles than these, or in any, that this machine runs at the largest sizes.
+
+        None where that runs the original itself, or where there is none.
+        """
+        whole = self.task.whole.prepared
+        if whole.runnable is None:
+            return None
+        for other in self._other_tiles(rung):
+            key = tuple(
+                (frozenset(each.ops), tiling) for each, tiling in zip(other.regions, other.tilings, strict=True)
+            )
+            if key not in self._twins:
+                folder = Path(tempfile.mkdtemp(prefix="twin_", dir=self.task.work))
+                model = looped(self.sized, other.regions, other.tilings).model
+                with self.task.clock.running():
+                    self._twins[key] = prepare_loops(whole, model, folder)
+            if (found := self._twins[key]) is not None:
+                return found.reference_path
+        return None
+
+    @cached_property
+    def _twins(self) -> dict[object, Prepared | None]:
+        """Tiles that were built to be compared with, by what they are."""
+        return {}
+
+    def _other_tiles(self, rung: Rung | None) -> Iterator[Rung]:
+        """Half the rows, then twice as many, as far as bits are proved; without tiles those in the fewest that fit."""
+        if rung is None:
+            fitting = self.fitting(int(self.most_bytes))
+            yield from () if fitting is None else (fitting,)
+            return
+        sized = replace(self.sized, look=SearchClock(TELL_SECONDS).look)  # of their own: that of the search may be over
+        for multiple in (Fraction(1, 2), Fraction(2)):
+            with contextlib.suppress(SearchOver):
+                pairs = list(zip(rung.regions, rung.tilings, strict=True))
+                tilings = tuple(self._other_rows(sized, region, tiling, multiple) for region, tiling in pairs)
+                peak_bytes = LoopEstimate(sized, rung.regions, tilings, self._profile).peak_bytes
+                if tilings != rung.tilings and peak_bytes <= self.most_bytes:
+                    yield Rung(rung.regions, tilings, peak_bytes, rung.launches)
+
+    def _other_rows(self, sized: SizedView, region: LoopRegion, tiling: Tiling, multiple: Fraction) -> Tiling:
+        """Tiles of a multiple of the rows, or the same where these are not proved to have the same bits."""
+        other = Tiling(_in_steps(max(1, int(tiling.rows * multiple))))
+        if other.rows >= self._length(region):
+            return tiling
+        look = refusal if region.windows is None else window_refusal
+        return tiling if look(sized, region, other, self._family) is not None else other
+
     @property
     def _family(self) -> SizeFamily:
         return present(self.task.request.conditions.family, "the sizes of a model for many")
@@ -156,12 +215,15 @@ class Loops:
         threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        lean = with_known_shapes(without_expands(prepared.reference, dims), dims, self._family)
+        reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
+        lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
         lean = with_known_numbers(lean, dims)
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
-        opened = with_open_shapes(lean, dims, prepared.conditions.dims, large)
-        types = {**prepared.facts.types, **opened.types}
+        most = prepared.conditions.dims
+        picked = with_shifts_as_picks(lean, dims, self._family, most, large)
+        opened = with_open_shapes(picked.model, dims, most, large)
+        dims, types = {**dims, **picked.dims}, {**prepared.facts.types, **picked.types, **opened.types}
         view = self._view(opened.model, types, threads)
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
@@ -259,10 +321,13 @@ class Loops:
         return self._all_ladders()
 
     def _all_ladders(self) -> Iterator[RungLadder]:
-        """Loops around ever smaller tensors."""
+        """Loops along the batch, which are few, then loops around ever smaller tensors."""
+        if opset_of(self.sized.view.model) < BOUNDS_SINCE:
+            return
         sized, peak = self.sized, self.task.question.baseline.peak
         finding = replace(sized, look=self._clock.share(FINDING_SHARE).look)
         sizes = sorted({size for size in sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
+        yield RungLadder(find_batches(finding, int(LEAST_SHARE * peak)))
         for least_bytes in sizes:
             if self.task.progress.should_stop():
                 return
@@ -274,7 +339,11 @@ class Loops:
             if windows:
                 others = self._fewer_windows(windows, least_bytes, taken)
                 yield RungLadder([*loops, *windows], ([*loops, *each] for each in others))
-        yield RungLadder(find_batches(finding, int(LEAST_SHARE * peak)))
+        # along lengths that do not vary, for tensors that are large even at one position of each that does
+        names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
+        for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
+            finding.look()
+            yield RungLadder(find_loops(finding, least_bytes, fixed=True))
 
     def _fewer_windows(
         self, found: list[LoopRegion], least_bytes: int, taken: frozenset[int]
@@ -326,8 +395,7 @@ class Loops:
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """Tiles of as many rows as so many of the largest size have, in whole steps; None where they are refused."""
         length = self._length(region)
-        rows = -(-length // tiles)
-        rows = -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
+        rows = _in_steps(-(-length // tiles))
         is_refused = self._proofs.get((self._kind(region), rows)) is False
         return None if rows >= length or is_refused else Tiling(rows)
 
@@ -499,7 +567,13 @@ class LoopCandidate:
         """Plan and write the loops."""
         task = self.loops.task
         problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
-        return replace(task.plan(trial, problem, task.request.search), tighter=self.tighter)
+        found = task.plan(trial, problem, task.request.search)
+        return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
+
+
+def _in_steps(rows: int) -> int:
+    """So many rows, or as many more as make whole steps."""
+    return -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
 
 
 def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:

@@ -25,6 +25,7 @@ from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.tiles.build import (
@@ -152,8 +153,9 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
     Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
     split one with its tiles in order, without which it finds less in the processor's caches; the op times of the split
     model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other. Of a
-    model for many sizes whose runs are long the first run of each is taken. After `most_seconds`, which are left to the
-    search, few runs are enough.
+    model for many sizes whose runs are long the first run of each is taken. Where this machine cannot run the whole one
+    at these sizes, that is done at smaller ones. After `most_seconds`, which are left to the search, few runs are
+    enough.
 
     Raises:
         RuntimeFailure: a model fails to run.
@@ -162,7 +164,8 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
     conditions, path = split.conditions, split.reference_path.with_name("in_order.onnx")
     tiles = split if split.was_long else replace(split, reference_path=save_in_order(split, whole.profile, path))
     beside = whole.prepared.reference_path
-    profile, relative = profile_beside(tiles, beside, conditions, conditions.device, progress, most_seconds)
+    turns = None if split.runnable is not None else beside
+    profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress, most_seconds)
     if relative is None:
         relative = _relative_time(tiles, beside, progress)
     whole_ns, sum_ns = (sum(cost.time_ns for cost in known.ops) for known in (whole.profile, profile))
@@ -172,11 +175,23 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
 
 
 def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
-    """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
+    """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache.
+
+    Where this machine cannot run the whole one at these sizes, that is so at smaller ones: the largest at which there
+    is enough memory for both.
+    """
     conditions = split.conditions
     settings = default_settings(conditions)
     models = (lean_form(beside, settings), lean_form(split.reference_path, settings))
-    whole_ns, split_ns = time_in_turn(models, split.feeds, settings, progress.advance)
+    runnable = split.runnable
+    smaller = None if runnable is None else runnable.smaller
+    try:
+        feeds = split.feeds if runnable is None else runnable.at.feeds
+        whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance)
+    except RuntimeFailure as failure:
+        if smaller is None or not lacks_memory(failure):
+            raise
+        whole_ns, split_ns = time_in_turn(models, smaller.feeds, settings, progress.advance)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative

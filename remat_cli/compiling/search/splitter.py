@@ -62,4 +62,5 @@ def _obstacle(tiles: Tiles) -> SplitObstacle | None:
     found = tiles.proposer.obstacle(whole.answer.run.floor.op, tiles.free_bytes)
     if found is None or found.op is None or has_op(whole.prepared.source.ir, view.nodes[found.op]):
         return found
-    return replace(found, text=f"{found.text}; {MADE_BY_RUNTIME}", is_final=False)
+    text = f"{found.text}; {MADE_BY_RUNTIME}" if found.is_of_ops else found.text
+    return replace(found, text=text, is_final=False)

@@ -1,24 +1,31 @@
 """What running a model compiled for many sizes showed at some of them."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from remat_cli.core.values.promises import Check, is_kept, judged
+
+ComparedWith = Literal["original", "twin"]
+"""The user's model, or the same model split in other tiles where the machine cannot run that."""
 
 
 class SizeSeen(msgspec.Struct, frozen=True):
     """One run at some sizes: whether outputs are those of the user's model, and the most that either held, in bytes.
 
     Bytes are those of a default session above what it held before its first run; `order_honoured`: ops ran in the order
-    in which they run at the largest sizes.
+    in which they run at the largest sizes. Where the machine cannot run the user's model, `original_peak_bytes` is
+    None, and `compared_with` says whose outputs they were compared with, if there was anything (None: nothing, and
+    `outputs_identical` is None too).
     """
 
     sizes: dict[str, int]
-    outputs_identical: bool
+    outputs_identical: bool | None
     peak_bytes: int
-    original_peak_bytes: int
+    original_peak_bytes: int | None
     order_honoured: bool = True
+    compared_with: ComparedWith | None = "original"
 
 
 class FamilySeen(msgspec.Struct, frozen=True):
@@ -47,19 +54,19 @@ class FamilySeen(msgspec.Struct, frozen=True):
 
     @property
     def outputs_identical(self) -> bool:
-        """Whether outputs were the same bits at every size."""
-        return all(run.outputs_identical for run in self.runs)
+        """Whether outputs were the same bits at every size at which they were compared."""
+        return all(run.outputs_identical is not False for run in self.runs)
 
     @property
     def checks(self) -> tuple[Check, ...]:
         """What is promised of all sizes, each with a line for people where it is broken."""
-        most, other = self.largest, next((run for run in self.runs if not run.outputs_identical), self.runs[0])
+        most, other = self.largest, next((run for run in self.runs if run.outputs_identical is False), self.runs[0])
         moved = next((run for run in self.runs if not run.order_honoured), None)
         where = told({} if moved is None else moved.sizes)
         return (
             Check(
                 judged("outputs_at_sizes", True, self.outputs_identical),
-                f"at {told(other.sizes)} the outputs differ from the original's",
+                f"at {told(other.sizes)} the outputs differ from the {other.compared_with}'s",
             ),
             Check(judged("order_at_sizes", True, moved is None), f"at {where} ops run in another order"),
             Check(

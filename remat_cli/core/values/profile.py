@@ -3,6 +3,7 @@
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from remat_cli.core.values.spill import SpillSpec
 
@@ -75,6 +76,8 @@ class Profile(msgspec.Struct, frozen=True):
     it computes, `call_ns` what a session on it costs beside its ops. `is_opaque`: its provider
     compiles what it is given, and neither order nor memory can be enforced inside. `bodies` says, by op that runs a
     body, what kernels in it ask for (bytes) and give back (-1: the oldest that is still held, and so on), in order.
+    `extrapolated_from` are the sizes at which it was measured, the largest first, where the machine could not run the
+    model at its own.
     """
 
     device: str
@@ -92,6 +95,7 @@ class Profile(msgspec.Struct, frozen=True):
     call_ns: int = 0
     is_opaque: bool = False
     bodies: dict[str, tuple[int, ...]] = {}
+    extrapolated_from: tuple[dict[str, int], ...] | UnsetType = UNSET
 
     @property
     def fixed_bytes(self) -> int:

@@ -125,11 +125,12 @@ class ProcessSeen(msgspec.Struct, frozen=True):
     """Resident memory of processes that load and run each model, measured, beside what was predicted of the new one.
 
     `input_bytes` are the caller's, on top of it. `budget_bytes` is a budget on the process (None: on what is live);
-    mapped pages count against it `with_mapped`. `limited` is a pair of runs under a hard limit, where one was made.
+    mapped pages count against it `with_mapped`. `original` is None where the machine cannot run that. `limited` is a
+    pair of runs under a hard limit, where one was made.
     `traces` are those of both, the original's first, where a picture is to be drawn of them.
     """
 
-    original: ProcessMemory
+    original: ProcessMemory | None
     rewritten: ProcessMemory
     predicted: ProcessMemory
     input_bytes: int

@@ -76,21 +76,30 @@ class Term(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One dimension of a tensor for all sizes: (sum of terms + offset) // divisor; a number has no terms.
+    """One dimension of a tensor for all sizes: times * ((sum of terms + offset) // divisor) + plus.
 
-    With `within` it is that for sizes within a bound only, and 0 for all others.
+    A number has no terms; without a divisor there is nothing behind it either. With `within` it is that for sizes
+    within a bound only, and 0 for all others.
     """
 
     terms: tuple[Term, ...] = ()
     offset: int = 0
     divisor: int = 1
+    times: int = 1
+    plus: int = 0
     within: "SizeBound | None" = None
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """Its value for given sizes."""
         if self.within is not None and not self.within.holds(sizes):
             return 0
-        return (sum(term.at(sizes) for term in self.terms) + self.offset) // self.divisor
+        return self.times * ((sum(term.at(sizes) for term in self.terms) + self.offset) // self.divisor) + self.plus
+
+    def and_more(self, count: int) -> "Dim":
+        """So much more, or less, for all sizes."""
+        if self.times == 1:
+            return msgspec.structs.replace(self, offset=self.offset + count * self.divisor)
+        return msgspec.structs.replace(self, plus=self.plus + count)
 
     @property
     def names(self) -> frozenset[str]:
@@ -101,25 +110,28 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_never_zero(self) -> bool:
         """Whether it is at least one for all sizes that are: it grows with them, and is that for the least."""
-        grows = self.within is None and all(term.factor > 0 for term in self.terms)
+        grows = self.within is None and self.times > 0 and all(term.factor > 0 for term in self.terms)
         return grows and self.at(dict.fromkeys(self.names, 1)) > 0
 
     @property
     def symbol(self) -> str | None:
         """The name of a dimension that is just that; None for other expressions."""
-        is_plain = len(self.terms) == 1 and (self.terms[0].factor, self.offset, self.divisor) == (1, 0, 1)
-        is_plain = is_plain and self.within is None
+        is_plain = len(self.terms) == 1 and self == Dim((Term(self.terms[0].names),))
         return self.terms[0].names[0] if is_plain and len(self.terms[0].names) == 1 else None
 
     def __str__(self) -> str:
-        """As a user would write it: `seq`, `12 * batch * seq`, `past + seq`, `(frames + 1) // 2`."""
+        """As a user would write it: `seq`, `12 * batch * seq`, `past + seq`, `2 * ((frames + 1) // 2) - 1`."""
         if not self.terms:
             return str(self.offset)
         total = " + ".join(map(str, self.terms))
-        if self.offset:
-            total = f"{total} {'+' if self.offset > 0 else '-'} {abs(self.offset)}"
+        total += _more(self.offset)
         total = total if self.divisor == 1 else f"({total}) // {self.divisor}"
+        total = (total if self.times == 1 else f"{self.times} * ({total})") + _more(self.plus)
         return total if self.within is None else f"{total} if {self.within} else 0"
+
+
+def _more(count: int) -> str:
+    return f" {'+' if count > 0 else '-'} {abs(count)}" if count else ""
 
 
 def product_of(dims: Iterable[Dim]) -> dict[tuple[str, ...], int]:
@@ -202,6 +214,21 @@ def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Itera
         *whole, offset = (int(each * divisor) for each in found)
         if all(whole):
             yield Dim(tuple(map(Term, chosen, whole)), offset, divisor)
+
+
+def fit_multiple(samples: Sequence[Sample], known: Iterable[Dim]) -> Dim | None:
+    """A multiple of a length that is divided, and so many more, that has the seen value for all sizes seen.
+
+    Such are the distances between positions of a sound: `2 * ((frames + 7) // 8) - 1`. None where there is none.
+    """
+    for dim in (each for each in known if each.divisor > 1 and each.times == 1 and each.within is None):
+        pairs = [(dim.at(sizes), value) for sizes, value in samples]
+        (low, first), (high, last) = min(pairs), max(pairs)
+        times = (last - first) // max(1, high - low)
+        found = msgspec.structs.replace(dim, times=times).and_more(first - times * low)
+        if times > 0 and all(found.at(sizes) == value for sizes, value in samples):
+            return found
+    return None
 
 
 class SizeFamily(msgspec.Struct, frozen=True):

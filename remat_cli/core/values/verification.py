@@ -97,6 +97,11 @@ class Verification:
         return self.outputs_identical or self.outputs_close is True
 
     @property
+    def is_compared_everywhere(self) -> bool:
+        """Whether there was something to compare the outputs of every run with."""
+        return True
+
+    @property
     def promises(self) -> tuple[MeasuredPromise, ...]:
         """All that is promised, with the verdict on each."""
         return tuple(check.promise for check in self.checks)
@@ -167,7 +172,8 @@ class OneModelSeen(Verification, msgspec.Struct, frozen=True, kw_only=True):
 
     `time_noise` says how far times may be off (None: nothing was timed). `process` is what resident memory of fresh
     processes showed (None: not measured), `family` what runs at other sizes showed of a model that is compiled for
-    many. `reference` names what outputs are compared with: which file in which session, at which sizes.
+    many. `reference` names what outputs are compared with: which file in which session, at which sizes. Where the
+    machine cannot run the original at the largest, `original_default_session_peak_bytes` is None.
 
     `first_op_out_of_order` is the first op of the plan that did not run in its turn. `learnt` is where runs left the
     prediction, and why; the plan was then made again, in so many `rounds_of_learning`. `first_predicted_peak_bytes` is
@@ -193,7 +199,7 @@ class OneModelSeen(Verification, msgspec.Struct, frozen=True, kw_only=True):
     budget_bytes: int | UnsetType = UNSET
     is_portable: bool | UnsetType = UNSET
     measured_peak_default_session_bytes: int
-    original_default_session_peak_bytes: int
+    original_default_session_peak_bytes: int | None
     smallest_cap_bytes: int | None = None
     original_smallest_cap_bytes: int | None = None
     capped_run_ok: bool | None = None
@@ -244,6 +250,11 @@ class OneModelSeen(Verification, msgspec.Struct, frozen=True, kw_only=True):
     def is_worse_under_cap(self) -> bool:
         """Whether capped runs were made and did not tell the rewritten model from the original."""
         return self.capped_run_ok is False
+
+    @property
+    def is_compared_everywhere(self) -> bool:
+        """Whether there was something to compare with at every size that was run."""
+        return not self.family or all(run.compared_with is not None for run in self.family.runs)
 
     @property
     def process_seen(self) -> ProcessSeen | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from math import prod
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -14,6 +15,10 @@ ONNX_DOMAINS = ("", "ai.onnx")
 COUNT_SINCE = 18  # a Split without sizes says how many pieces it makes
 LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if they were one
 LAST_AXIS_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+BOUNDS_SINCE = 10
+"""The operator set in which the bounds of a Slice became inputs."""
+MADE_INPUTS = {"Slice": ("starts", "ends", "axes"), "Resize": ("scales",), "TopK": ("k",)}
+"""By op what was an attribute before that, in the order of inputs."""
 
 
 def opset_of(model: ir.Model) -> int:
@@ -45,6 +50,53 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
         if is_split and old < COUNT_SINCE <= version and sizes == [None] and "split" not in node.attributes:
             node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
     return copy
+
+
+def with_computed_bounds(model: ir.Model, graph: Graph) -> ir.Model | None:
+    """A copy under an operator set in which a Slice takes bounds that are computed; itself where it has that already.
+
+    What was an attribute then becomes a constant input, and what was known by another name gets the newer one. None
+    where some op has no such form. `graph` is that of the model.
+    """
+    old = opset_of(model)
+    if old >= BOUNDS_SINCE:
+        return model
+    copy = model.clone()
+    for node in copy.graph:
+        if node.domain in ONNX_DOMAINS:
+            _give_newer_form(copy.graph, node)
+    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    changed = {before.name for before, now in zip(model.graph, copy.graph, strict=True) if _form(before) != _form(now)}
+    kept = all(node.name in changed or _keeps_meaning(node, old, BOUNDS_SINCE, shapes) for node in copy.graph)
+    if model.functions or not kept:
+        return None
+    _declare_opset(copy, BOUNDS_SINCE)
+    return copy
+
+
+def _form(node: ir.Node) -> tuple[str, int, frozenset[str]]:
+    return node.op_type, len(node.inputs), frozenset(node.attributes)
+
+
+def _give_newer_form(graph: ir.Graph, node: ir.Node) -> None:
+    """Give a node of an operator set from before 10 the form that it has there, in place."""
+    spatial = node.attributes.get("spatial")
+    if node.op_type == "BatchNormalization" and spatial is not None and spatial.as_int() == 1:
+        del node.attributes["spatial"]
+    if node.op_type == "Upsample":
+        node.op_type = "Resize"
+    for name in MADE_INPUTS.get(node.op_type, ()):
+        given = node.attributes.get(name)
+        if given is None:
+            continue
+        kind = np.float32 if name == "scales" else np.int64
+        array = np.asarray(given.value, kind).reshape(-1)
+        weight = f"remat/opset/{name}/{'_'.join(map(str, array))}"
+        if weight not in graph.initializers:
+            graph.register_initializer(ir.val(weight, const_value=ir.tensor(array, name=weight)))
+        del node.attributes[name]
+        node.resize_inputs(len(node.inputs) + 1)
+        node.replace_input_with(len(node.inputs) - 1, graph.initializers[weight])
 
 
 def lowered(model: ir.Model, version: int) -> ir.Model:

@@ -56,6 +56,7 @@ def steady(model: ir.Model, form: SteadyForm, outside: Collection[str] = (), ins
     small: those of which kernels keep packed copies alone, since a branch keeps the original of its own ones too.
     Those named in `inside` go into the branch, however large: those that kernels in bodies of its ops pack, which they
     do with weights that their own graph or the one right outside has, and products with others have other bits.
+    Weights that are inputs too, whose values a caller may replace, stay outside in any case.
     """
     new = model.clone()
     graph = new.graph
@@ -200,7 +201,7 @@ class _Writer:
         own = [
             value
             for name, value in self._graph.initializers.items()
-            if value.const_value is not None and not name.startswith(PREFIX)
+            if value.const_value is not None and not name.startswith(PREFIX) and value not in self._graph.inputs
             if name in inside or (value.const_value.nbytes <= INLINE_BYTES and name not in outside)
         ]
         for value in own:

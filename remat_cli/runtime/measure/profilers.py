@@ -404,3 +404,28 @@ def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings
     with runtime_errors(doing):
         times = guarded(run, 2 * settings.run_seconds, doing)
     return WholeTime(min(times), noise_percent(times))
+
+
+class WholeTimeJob(msgspec.Struct, frozen=True):
+    """Time whole runs of a model."""
+
+    model: str
+    feeds: tuple[PackedArray, ...]
+    settings: SessionSettings
+    least_seconds: float
+
+
+def time_apart(path: Path, feeds: Mapping[str, Array], settings: SessionSettings, least_seconds: float) -> WholeTime:
+    """`time_whole` in a fresh process, where a run may take all the memory that there is.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    job = WholeTimeJob(str(path.resolve()), pack_all(feeds), settings, least_seconds)
+    return run_fresh(time_here, job, seconds=2 * settings.run_seconds)
+
+
+def time_here(job: WholeTimeJob, advance: Advance) -> WholeTime:
+    """Time runs in this process."""
+    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    return time_whole(Path(job.model), feeds, job.settings, job.least_seconds)

@@ -8,6 +8,8 @@ from remat_cli.devices.provider_table import fault_in
 LONGEST_MESSAGE = 300
 OUT_OF_MEMORY: Final = ("Available memory of", "Failed to allocate memory", "bad_alloc", "bad allocation")
 """Parts of what the runtime says when an allocation fails."""
+NO_MEMORY: Final = (*OUT_OF_MEMORY, "out of memory", "no memory left", "MemoryError", "killed by signal 9")
+"""Parts of what is said where the machine has too little memory, by whom it may be: the system kills with 9."""
 OF_THE_MACHINE: Final = (
     *OUT_OF_MEMORY,
     "no progress for",
@@ -18,6 +20,12 @@ OF_THE_MACHINE: Final = (
     "device was lost",
 )
 """Parts of what is said where the model is not to blame."""
+AROUND: Final = re.compile(
+    r"^(?:Non-zero status code returned while running \S+ node\. Name:'[^']*' Status Message: )+(?=Non-zero)"
+)
+"""What stands before the reason of an op that failed in the body of others: the names of these."""
+ARENA: Final = re.compile(r"\S*/bfc_arena\.cc:\d+ .*?(?=Failed to allocate|Available memory)")
+"""What stands before the reason where the arena got no memory: a place in the source, with a signature."""
 WRAPPED: Final = re.compile(r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ \S.*?\)(?:::<lambda\(\)>)? )+")
 """What stands before a message: kinds of errors, and where each was raised, from the outermost on."""
 
@@ -37,9 +45,11 @@ def one_line(error: BaseException) -> str:
             break
     text = text or type(error).__name__
     text = re.sub(r"^.* Error creating execution provider: ", "", text)
-    text = WRAPPED.sub("", text)
+    text = ARENA.sub("", WRAPPED.sub("", text))
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
     text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
+    if len(text) > LONGEST_MESSAGE:
+        text = AROUND.sub("", text)
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
 
 
@@ -51,6 +61,12 @@ def is_of_the_machine(text: str) -> bool:
 def is_out_of_memory(text: str) -> bool:
     """Whether an allocation failed, on whatever device."""
     return any(sign in text for sign in (*OUT_OF_MEMORY, "out of memory"))
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether a run failed for want of memory: an allocation in the runtime or in Python, or the system ended it."""
+    told = (str(error), *(str(each) for each in (error.__cause__, error.__context__) if each is not None))
+    return any(sign in text for text in told for sign in NO_MEMORY)
 
 
 def asked(text: str) -> str:

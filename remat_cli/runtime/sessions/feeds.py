@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,6 +29,30 @@ from remat_cli.runtime.sessions._ort import (
 )
 from remat_cli.runtime.sessions.array_file import read_arrays
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
+
+
+class GivenFeeds(msgspec.Struct, frozen=True):
+    """What a model is fed, for the way to another process."""
+
+    packed: tuple[PackedArray, ...]
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays by name."""
+        return {each.name: unpack(each) for each in self.packed}
+
+
+class MadeFeeds(msgspec.Struct, frozen=True):
+    """Seeded random inputs, made only where and when they are fed: those of many sizes together take much memory."""
+
+    inputs: tuple[InputSpec, ...]
+    seed: int
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays by name."""
+        return make_feeds(self.inputs, self.seed)
+
+
+Feeds: TypeAlias = GivenFeeds | MadeFeeds
 
 
 def feeds_of(

@@ -11,16 +11,13 @@ from remat_cli.runtime.measure.turns import OutputPrint, RunFigures, figures_of,
 from remat_cli.runtime.observe.resident import can_measure_resident, resident_bytes
 from remat_cli.runtime.sessions._ort import (
     Advance,
-    Array,
-    PackedArray,
     ignore_progress,
-    pack_all,
     run_fresh,
     run_session,
     running,
     runtime_errors,
-    unpack,
 )
+from remat_cli.runtime.sessions.feeds import Feeds
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
     baseline_bytes,
@@ -34,7 +31,7 @@ class SizesJob(msgspec.Struct, frozen=True):
     """Run a model on each of the inputs, in turn."""
 
     model: str
-    feeds: tuple[tuple[PackedArray, ...], ...]
+    feeds: tuple[Feeds, ...]
     settings: SessionSettings
 
 
@@ -55,7 +52,7 @@ class AtSizes(msgspec.Struct, frozen=True):
 
 def see_at_sizes(
     model: Path,
-    feeds: Sequence[Mapping[str, Array]],
+    feeds: Sequence[Feeds],
     settings: SessionSettings,
     advance: Advance = ignore_progress,
 ) -> AtSizes:
@@ -67,14 +64,14 @@ def see_at_sizes(
     return run_fresh(see_at_sizes_here, _job(model, feeds, settings), advance, settings.run_seconds)
 
 
-def _job(model: Path, feeds: Sequence[Mapping[str, Array]], settings: SessionSettings) -> SizesJob:
-    return SizesJob(str(model.resolve()), tuple(map(pack_all, feeds)), settings)
+def _job(model: Path, feeds: Sequence[Feeds], settings: SessionSettings) -> SizesJob:
+    return SizesJob(str(model.resolve()), tuple(feeds), settings)
 
 
 def see_at_sizes_here(job: SizesJob, advance: Advance) -> AtSizes:
     """Run in this process; of outputs only prints are kept."""
     path, prints = Path(job.model), list[tuple[OutputPrint, ...]]()
-    groups = ({packed.name: unpack(packed) for packed in group} for group in job.feeds)
+    groups = (each.arrays() for each in job.feeds)
     first_ns, resident = 0, None
     with (
         profiled_session(path, job.settings, in_turn_options(job.settings)) as (session, runs),
@@ -113,7 +110,7 @@ def sizes_seen(all_sizes: Sequence[Mapping[str, int]], original: AtSizes, ours: 
 
 
 def resident_after(
-    model: Path, feeds: Sequence[Mapping[str, Array]], settings: SessionSettings, advance: Advance = ignore_progress
+    model: Path, feeds: Sequence[Feeds], settings: SessionSettings, advance: Advance = ignore_progress
 ) -> int | None:
     """What a fresh process came to hold of its own for runs on several inputs, one after the other.
 
@@ -131,7 +128,7 @@ def resident_after_here(job: SizesJob, advance: Advance) -> int:
     """What this process comes to hold of its own for the runs."""
     with runtime_errors("ONNX Runtime fails to run a model at several sizes"):
         session = open_session(Path(job.model), job.settings)
-        groups = [{packed.name: unpack(packed) for packed in group} for group in job.feeds]
+        groups = [each.arrays() for each in job.feeds]
         before = resident_bytes().anonymous_bytes
         for number, feeds in enumerate(groups):
             run_session(session, feeds)

@@ -32,7 +32,9 @@ from remat_cli.runtime.sessions._ort import (
     run_fresh,
     started,
 )
-from remat_cli.runtime.verify.family import see_at_sizes, sizes_seen
+from remat_cli.runtime.sessions.feeds import Feeds, GivenFeeds
+from remat_cli.runtime.verify.beyond import find_compared, unless_memory_lacks
+from remat_cli.runtime.verify.family import AtSizes, see_at_sizes, sizes_seen
 from remat_cli.runtime.verify.lessons import lessons_of, out_of_order, seen_workspace
 from remat_cli.runtime.verify.likeness import Likeness, LikenessJob, compare_models, worst
 from remat_cli.runtime.verify.verify_request import VerifyRequest
@@ -127,6 +129,7 @@ def verify_closely(
         advance(min(done + part, total - 1), total)
 
     advance(0, total)
+    is_beyond = request.sizes is not None and request.sizes.beyond is not None
     shown = _run_both(request, program, more) if request.sizes is None else _run_at_sizes(request, program, more)
     original, rewritten, turns, done = shown.original, shown.rewritten, shown.turns, shown.runs
     times_ns = turns.times_ns  # in turn, under the options of the promise
@@ -143,8 +146,8 @@ def verify_closely(
     # The total of live tensors under exact options.
     predicted = request.fixed_bytes + request.predicted_live_peak_bytes
     measured = fixed + rewritten.exact.peak_live_bytes
-    caps = CappedRuns(notes=(AGAIN,))
-    if within and predicted == measured:
+    caps = CappedRuns(notes=(TOO_LARGE if is_beyond else AGAIN,))
+    if not is_beyond and within and predicted == measured:
         caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
     advance(total, total)
     report = OneModelSeen(
@@ -163,8 +166,9 @@ def verify_closely(
         predicted_peak_bytes=predicted,
         measured_peak_bytes=measured,
         measured_peak_default_session_bytes=default_peak,
-        original_default_session_peak_bytes=request.reference_fixed_bytes
-        + original.default.peak_with_workspace(workspace),
+        original_default_session_peak_bytes=None
+        if is_beyond
+        else request.reference_fixed_bytes + original.default.peak_with_workspace(workspace),
         runtime_version=rewritten.exact.runtime_version,
         within_budget=within,
         smallest_cap_bytes=caps.smallest_bytes,
@@ -249,13 +253,15 @@ def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -
     """
     many = present(request.sizes, "the sizes to verify")
     default_settings, settings = request.settings(exact=False), request.settings(exact=request.portable)
-    feeds = (request.feeds, *many.other_feeds)
+    feeds: tuple[Feeds, ...] = (GivenFeeds(request.packed_feeds), *many.other_feeds)
     apart = tuple(SessionRuns(each.settings, (0,)) for each in program.alone)
     limit = request.run_seconds
     job = RunJob(str(request.rewritten.resolve()), (request.packed_feeds,), apart)
     exact, *default = run_fresh(run_model, job, seconds=limit)
-    first = see_at_sizes(many.original, feeds, default_settings, advance)
     second = see_at_sizes(request.rewritten, feeds, settings, advance)
+    if many.beyond is not None:
+        return _beside_what_runs(request, program, (exact, default[0] if default else second.figures), second, advance)
+    first = see_at_sizes(many.original, feeds, default_settings, advance)
     original = _Original(first.figures, first.figures, first.figures.prints)
     times_ns, rounds = (first.first_ns, second.first_ns), 0
     if program.rounds and (request.mode == "thorough" or sum(times_ns) < SHORT_NS):
@@ -271,6 +277,40 @@ def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -
         turns=TurnFigures((first.figures, second.figures), prints, timed, None, 2 * len(feeds)),
         runs=len(apart) + 2 * len(feeds) + 2 * rounds,
         pairs=((prints[0][:1], exact.prints[:1]), prints),
+        family=family,
+    )
+
+
+def _beside_what_runs(
+    request: VerifyRequest, program: _Program, apart: tuple[RunFigures, RunFigures], ours: AtSizes, advance: Advance
+) -> _Shown:
+    """The rewritten model, at all sizes, beside the original where this machine runs it, and else beside a twin.
+
+    Times are those of the largest sizes at which the original runs.
+    """
+    many = present(request.sizes, "the sizes to verify")
+    beyond = present(many.beyond, "what stands in for the original")
+    feeds: tuple[Feeds, ...] = (GivenFeeds(request.packed_feeds), *many.other_feeds)
+    found = find_compared(many, beyond, feeds, lambda is_exact: request.settings(exact=is_exact), advance)
+    times_ns, rounds, settings = None, 0, request.settings(exact=request.portable)
+    if program.rounds:
+        again = see_at_sizes(request.rewritten, [feeds[found.timed]], settings)
+        times_ns = found.first.first_ns, again.first_ns
+        if request.mode == "thorough" or sum(times_ns) < SHORT_NS:
+            rounds = ROUNDS + 1
+            with unless_memory_lacks():  # for both at once: then those of one run each count
+                times_ns = time_in_turn((many.original, request.rewritten), feeds[found.timed].arrays(), settings)
+    family = FamilySeen(many.promised_bytes, found.rows(many.all_sizes, ours))
+    family = msgspec.structs.replace(family, resident_at_largest_bytes=ours.first_resident_bytes)
+    prints, first = ours.figures.prints, found.first.figures
+    places = sorted(found.wanted)
+    wanted, given = tuple(found.wanted[place].prints for place in places), tuple(prints[place] for place in places)
+    return _Shown(
+        original=_Original(first, first, first.prints),
+        rewritten=_Sessions(apart[0], ours.figures, apart[1]),
+        turns=TurnFigures((first, ours.figures), (wanted, given), times_ns, None, 2 * len(feeds)),
+        runs=len(program.alone) + len(feeds) + len(found.wanted) + 2 * rounds,
+        pairs=((prints[:1], apart[0].prints[:1]), (wanted, given)),
         family=family,
     )
 
@@ -295,6 +335,7 @@ def _likeness(
 
 
 AGAIN = "no capped runs: memory is not as planned"
+TOO_LARGE = "no capped runs: this machine cannot run the original at the largest sizes"
 PORTABLE = "portable: a default session optimises the file again, so the promises hold under the exact options only"
 
 

@@ -7,22 +7,37 @@ from pathlib import Path
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Array, PackedArray, pack_all
+from remat_cli.runtime.sessions.feeds import Feeds
 from remat_cli.runtime.sessions.session import SessionSettings
 
 MOST_RUNS = 13
 
 
 @dataclass(frozen=True)
+class Beyond:
+    """That this machine cannot run the original at all sizes: it did at `runnable`, and not at `failed`.
+
+    `twin` is the same model in other tiles, which stands in for it at the others (None: there is none).
+    """
+
+    twin: Path | None
+    runnable: Mapping[str, int]
+    failed: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class ManySizes:
     """Sizes that a model is also run at, the plan's own first, what is fed at the others, and what is promised of all.
 
-    `original` is the user's model, `promised_bytes` a total for any size.
+    `original` is the user's model, `promised_bytes` a total for any size. `beyond`: the original does not run here at
+    all of them (None: it does).
     """
 
     original: Path
     all_sizes: tuple[Mapping[str, int], ...]
-    other_feeds: tuple[Mapping[str, Array], ...]
+    other_feeds: tuple[Feeds, ...]
     promised_bytes: int
+    beyond: Beyond | None = None
 
 
 @dataclass(frozen=True)

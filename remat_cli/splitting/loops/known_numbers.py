@@ -7,23 +7,37 @@ compute them read that tensor, which a loop would not keep whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.weights import weight_in
 
 PREFIX = "remat/number/"
 MOST_NUMBERS = 16
-Numbers = npt.NDArray[Any]
-"""Integers, each None where it is not the same for all sizes."""
+Numbers = npt.NDArray[np.object_]
 KNOWN_BOUNDS, AXES = (2, 3, 4), 3
 """How many inputs a Slice has beside what it cuts: starts, ends, perhaps axes, perhaps steps."""
 WHOLE = frozenset({ir.DataType.INT64, ir.DataType.INT32})
+
+
+@dataclass(frozen=True)
+class KnownNumbers:
+    """A few integers with their type; each is None where it is not the same for all sizes."""
+
+    numbers: Numbers
+    kind: ir.DataType
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The integers, all of which are known."""
+        return self.numbers.astype(self.kind.numpy())
 
 
 def with_known_numbers(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.Model:
@@ -37,40 +51,40 @@ def with_known_numbers(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> 
     plain = model.clone()
     for node in plain.graph:
         for at in _read_of(node, known):
-            value = node.inputs[at]
-            assert value is not None
-            kind = np.int64 if value.dtype is None else value.dtype.numpy()
-            array = known[value.name or ""].astype(kind)
+            array = known[present(node.inputs[at], "what an op reads").name or ""].array
             name = f"{PREFIX}{array.dtype.str[1:]}/{array.ndim}/{'_'.join(map(str, array.ravel()))}"
             node.replace_input_with(at, weight_in(plain.graph, name, array))
     drop_unread(plain.graph)
     return plain
 
 
-def _read_of(node: ir.Node, known: Mapping[str, Numbers]) -> list[int]:
+def _read_of(node: ir.Node, known: Mapping[str, KnownNumbers]) -> list[int]:
     """Where an op that is not needed to compute known numbers reads some."""
     if all(value.name in known for value in node.outputs):
         return []
     return [at for at, value in enumerate(node.inputs) if value is not None and value.name in known]
 
 
-def known_numbers(graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]]) -> dict[str, Numbers]:
+def known_numbers(graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]]) -> dict[str, KnownNumbers]:
     """By name what ops compute that is the same for all sizes."""
-    found: dict[str, Numbers] = {}
+    found: dict[str, KnownNumbers] = {}
     for node in graph:
-        made = None if node.domain else _made(node, [_numbers(value, found) for value in node.inputs], dims)
+        read = [_given(value, found) for value in node.inputs]
+        made = None if node.domain else _made(node, [None if each is None else each.numbers for each in read], dims)
         if made is not None and len(node.outputs) == 1 and made.size <= MOST_NUMBERS:
-            found[node.outputs[0].name or ""] = made
-    return {name: numbers for name, numbers in found.items() if None not in numbers.ravel().tolist()}
+            kind = ir.DataType.INT64 if node.op_type == "Shape" else present(read[0], "the first input").kind
+            kind = ir.DataType(node.attributes["to"].as_int()) if node.op_type == "Cast" else kind
+            found[node.outputs[0].name or ""] = KnownNumbers(made, kind)
+    return {name: each for name, each in found.items() if None not in each.numbers.ravel().tolist()}
 
 
-def _numbers(value: ir.Value | None, found: Mapping[str, Numbers]) -> Numbers | None:
+def _given(value: ir.Value | None, found: Mapping[str, KnownNumbers]) -> KnownNumbers | None:
     """What an op reads, where it is a few integers."""
     if value is None or value.const_value is None:
         return None if value is None else found.get(value.name or "")
     constant = value.const_value
     is_few = constant.dtype in WHOLE and constant.size <= MOST_NUMBERS
-    return constant.numpy().astype(object) if is_few else None
+    return KnownNumbers(constant.numpy().astype(object), constant.dtype) if is_few else None
 
 
 def _made(node: ir.Node, read: Sequence[Numbers | None], dims: Mapping[str, tuple[Dim, ...]]) -> Numbers | None:

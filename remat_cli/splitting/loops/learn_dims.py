@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.values.sizes import Dim, fit_dim
+from remat_cli.core.values.sizes import Dim, fit_dim, fit_multiple
 from remat_cli.splitting.rules.table import rule_of
 
 Measurements = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
@@ -46,7 +46,7 @@ def _dims(
         samples = [(sizes, shapes.get(name, ())[axis]) for sizes, shapes in measured] if len(ranks) == 1 else []
         by_rule = None if node is None or not samples else _along_windows(node, axis, known)
         read = [
-            Dim(dim.terms, dim.offset + (size - dim.at(sizes)) * dim.divisor, dim.divisor)  # so much more, or less
+            dim.and_more(size - dim.at(sizes))
             for dims in before
             for dim in dims
             for sizes, size in samples[:1]
@@ -55,6 +55,8 @@ def _dims(
         choices = [*([] if by_rule is None else [by_rule]), *read]
         exact = [dim for dim in choices if all(dim.at(sizes) == size for sizes, size in samples)]
         dim = exact[0] if exact else (fit_dim(samples) if samples else None)
+        if dim is None and samples:
+            dim = fit_multiple(samples, dict.fromkeys(each for dims in known.values() for each in dims))
         if dim is None:
             told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in measured)
             raise ModelError(
@@ -93,8 +95,10 @@ def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]
         more = min(more + stride - 1, pads[at] - 1)
     if not dim.terms:
         return Dim(offset=(dim.offset + more) // stride + 1)
-    # ((terms + offset) // divisor + more) // stride + 1, as one division of whole numbers
-    rest = dim.offset + dim.divisor * (more + stride)
+    if dim.times != 1:
+        return None  # a division of what was multiplied after another division is none of whole numbers
+    # ((terms + offset) // divisor + plus + more) // stride + 1, as one division of whole numbers
+    rest = dim.offset + dim.divisor * (dim.plus + more + stride)
     return Dim(dim.terms, rest, dim.divisor * stride)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -218,7 +219,9 @@ def _refused(
     op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int, look: Callable[[], None]
 ) -> Mapping[str, int] | None:
     rule = rule_of(*op.op.key)
-    if rule.product is ProductKind.STACK and _is_same_by_ends(op, tiling, family):
+    if rule.product is ProductKind.STACK and (
+        _is_same_by_ends(op, tiling, family) or _is_same_by_matrices(op, tiling, family)
+    ):
         return None
     every = _all_sizes(op, tiling, family)
     if rule.regroups and op.is_regrouped_alike:
@@ -262,6 +265,27 @@ def _is_same_by_ends(op: SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
     columns = matrix.Span(made[-1].at(low), made[-1].at(high))
     depth = matrix.Span(left[-1].at(low), left[-1].at(high))
     return matrix.have_rows_same_bits(rows, columns, depth, op.op.threads)
+
+
+def _is_same_by_matrices(op: SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
+    """Whether tiles have whole matrices of a product, for all sizes enough of them for the bits of the whole.
+
+    Matrices that share their second factor are one, and no stack. Where dimensions rise with sizes, the least sizes
+    have the fewest.
+    """
+    right, made = op.inputs[1], op.outputs[0]
+    is_led = any(op.op.integer(name, 0) for name in ("transBatchA", "transBatchB"))
+    if right is None or made is None or op.axis >= len(made) - 2 or is_led:
+        return False
+    low = {each.name: each.low for each in family.ranges} | family.fixed
+    axis, counts = op.axis - (len(made) - 2), list[int]()
+    for stack in (made[:-2], right[:-2]):
+        if any(term.factor < 0 for dim in stack for term in dim.terms):
+            return False
+        cut = len(stack) + axis  # counted from the end, as factors are spread over each other
+        is_cut = [at == cut and dim == op.length for at, dim in enumerate(stack)]
+        counts.append(math.prod(tiling.least if own else dim.at(low) for own, dim in zip(is_cut, stack, strict=True)))
+    return counts[1] > 1 and matrix.have_matrices_same_bits(counts[0], op.op.threads)
 
 
 def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from remat_cli.base.clock import go_on
-from remat_cli.core.values.sizes import Dim
+from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.windows import WindowTiles
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.tiles.view import ModelView
 
+LEAST_FIXED = 16  # positions of a length that does not vary: fewer are not worth a loop
 PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
 
 
@@ -71,6 +72,16 @@ class SizedView:
         shape = self.view.tensors[name].shape
         found = [(dim, axis) for axis, dim in enumerate(self.dims.get(name, ())) if dim.terms]
         return sorted(found, key=lambda each: (-shape[each[1]], each[1]))
+
+    def fixed_axes_of(self, name: str) -> list[tuple[Dim, int]]:
+        """Long axes of a tensor whose length is the same for all sizes, with that length, the longest first."""
+        found = [(dim, axis) for axis, dim in enumerate(self.dims.get(name, ())) if dim.offset >= LEAST_FIXED]
+        return sorted((each for each in found if not each[0].terms), key=lambda each: (-each[0].offset, each[1]))
+
+    def part_bytes(self, name: str) -> int:
+        """Bytes of the least part that a cut along an axis which varies leaves of a tensor."""
+        lengths = (self.view.tensors[name].shape[axis] for _, axis in self.axes_of(name))
+        return self.sizes[name] // next(lengths, 1)
 
     @cached_property
     def known_needs(self) -> dict[tuple[int, int, Dim], dict[int, int] | None]:
@@ -127,15 +138,19 @@ def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
     return found
 
 
-def find_loops(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
-    """Regions that keep tensors of at least so many bytes from being whole, where rules allow; they share no op."""
+def find_loops(sized: SizedView, least_bytes: int, *, fixed: bool = False) -> list[LoopRegion]:
+    """Regions that keep tensors of at least so many bytes from being whole, where rules allow; they share no op.
+
+    With `fixed` they are cut along lengths that do not vary, where that can be.
+    """
     found: list[LoopRegion] = []
     taken: set[int] = set()
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
         if sized.makers[name] in taken:
             continue
-        for cut, copies in itertools.product(sized.axes_of(name), (False, True)):
+        axes = [*(sized.fixed_axes_of(name) if fixed else ()), *sized.axes_of(name)]
+        for cut, copies in itertools.product(axes, (False, True)):
             region = _grown(sized, large, name, cut, copies=copies)
             if region is not None and not region.own & taken and is_closed(sized, region):
                 found.append(region)
@@ -225,10 +240,8 @@ def _add_reader(sized: SizedView, region: LoopRegion, op: int, name: str) -> boo
     made = next((each for each in view.makes[op] if each), None)
     if made is None or made not in sized.dims:
         return False
-    for length, axis in sized.axes_of(made):
-        if length != region.length:
-            continue
-        needs = sized.needs(op, axis, length)
+    for axis in (axis for axis, length in enumerate(sized.dims[made]) if length == region.length):
+        needs = sized.needs(op, axis, region.length)
         places = [place for place, each in enumerate(view.reads[op]) if each == name]
         if needs is not None and all(needs.get(place) == region.axes[name] for place in places):
             return _add(sized, region, op, axis)
@@ -253,8 +266,9 @@ def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] 
     for position, need in enumerate(sliced.needs):
         if need is None:
             continue
-        name = view.reads[op][position]
-        if name not in sized.dims or sized.dims[name][need.axis] != length or need[1:] != slab[1:]:
+        # a weight has but one size
+        read = sized.dims.get(view.reads[op][position]) or tuple(map(number, view.ops[op].input_shape(position)))
+        if read[need.axis] != length or need[1:] != slab[1:]:
             return None
         found[position] = need.axis
     return found

@@ -63,9 +63,11 @@ class SizeValues:
                 value = self.op(self._graph, f"{name}/{at}/times", "Mul", [value, self.constant([term.factor])])
             total = value if total is None else self.op(self._graph, f"{name}/{at}/plus", "Add", [total, value])
         assert total is not None
-        for op_type, more, neutral in (("Add", dim.offset, 0), ("Div", dim.divisor, 1)):
+        steps = [("Add", dim.offset, 0), ("Div", dim.divisor, 1), ("Mul", dim.times, 1), ("Add", dim.plus, 0)]
+        for at, (op_type, more, neutral) in enumerate(steps):
             if more != neutral:
-                total = self.op(self._graph, f"{name}/{op_type}", op_type, [total, self.constant([more])])
+                label = f"{name}/{op_type}{'' if at < 2 else '/after'}"
+                total = self.op(self._graph, label, op_type, [total, self.constant([more])])
         return total
 
     def length(self, dim: Dim) -> ir.Value:
@@ -77,6 +79,9 @@ class SizeValues:
     def tiles(self, length: Dim, tiling: Tiling) -> tuple[ir.Value, ir.Value]:
         """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops."""
         key = (length, tiling.rows)
+        if not length.terms:
+            known = tiling.count(length.offset)
+            return self.constant([known]), self.weight(f"{self._prefix}count/{known}", np.array(known, np.int64))
         if key not in self._counts:
             name = f"{self._prefix}count{len(self._counts)}/{tiling.rows}/"
             tiles = self.length(length)

@@ -20,7 +20,8 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.schedule.loops import loop_name, zero_of
-from remat_cli.core.values.sizes import Dim, SizeBound
+from remat_cli.core.values.sizes import Dim, SizeBound, number
+from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
@@ -277,11 +278,11 @@ class _Writer:
                         before, f"{prefix}part{len(cuts)}", "Slice", [value, *bounds, self._numbers.constant([axis])]
                     )
                     cuts[key].type = value.type
-                    self._declare(cuts[key], value.name or "", cuts[key].name or "")
+                    self._declare(cuts[key], value.name or "", cuts[key].name or "", axis)
                 node.replace_input_with(at, cuts[key])
         chains = self._chains(region)
         for name, value in loop.made.items():
-            self._declare(value, name, chains[name])
+            self._declare(value, name, chains[name], region.axes[name])
         made = [loop.made[name] for name in exits]
         return self._joining(loop, (number, going), [*before, *loop.nodes.values()], exits, made)
 
@@ -337,10 +338,16 @@ class _Writer:
                 first[name] = first[before[0]] if before and not self._is_exit(region, before[0]) else name
         return first
 
-    def _declare(self, value: ir.Value, name: str, chain: str) -> None:
-        """Say the shape of a value in a body: names of its chain, but for dimensions that are numbers."""
-        dims = self._sized.dims[name]
-        named = [dim.offset if not dim.terms else f"{chain}/{at}" for at, dim in enumerate(dims)]
+    def _declare(self, value: ir.Value, name: str, chain: str, cut: int | None = None) -> None:
+        """Say the shape of a value in a body: names of its chain, but for dimensions that are numbers.
+
+        A part along an axis is not as long as the whole, even where that is a number.
+        """
+        dims = self._sized.dims.get(name)
+        if dims is None:  # a weight, of which a part is cut
+            weight = self._graph.initializers[name].const_value
+            dims = tuple(map(number, dims_of(present(weight, f"the numbers of '{name}'"))))
+        named = [dim.offset if not dim.terms and at != cut else f"{chain}/{at}" for at, dim in enumerate(dims)]
         value.shape = ir.Shape(named)
 
     def _opaque(self, name: str) -> ir.Shape:

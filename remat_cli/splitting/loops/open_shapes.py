@@ -1,16 +1,20 @@
-"""Shapes that are computed and need not say a length: it is what is left of a Reshape, or what an Expand reads.
+"""Shapes that are computed and need not say a length, or are asked of a tensor that a loop keeps from being whole.
+
+A length need not be said that is what is left of a Reshape, or what an Expand reads.
 
 The op then is the same for a part along that axis. Attention of 4 x batch matrices that is seen as batch x 4, and
 places of a table repeated for each head, have such shapes: two of their lengths vary, so that no constant says them.
+What is asked of a large tensor's shape is computed of the shapes of inputs instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import Dim, number, product_of
 from remat_cli.onnx_io.read.normalise import names_in
@@ -23,8 +27,8 @@ from remat_cli.splitting.rules.table import rule_of
 
 
 @dataclass(frozen=True)
-class WithOpenShapes:
-    """A model whose shapes leave lengths open; dimensions of tensors that it has more, and types of its new ops."""
+class Partable:
+    """A model with ops that can run on parts; dimensions of tensors that it has more, and types of its new ops."""
 
     model: ir.Model
     dims: Mapping[str, tuple[Dim, ...]]
@@ -33,35 +37,57 @@ class WithOpenShapes:
 
 def with_open_shapes(
     model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
-) -> WithOpenShapes:
+) -> Partable:
     """The model with lengths left open in computed shapes of large tensors, one of each Reshape: the longest.
 
-    `dims` are the dimensions of tensors for all sizes, `most` are the largest ones.
+    Shapes of large tensors are computed of those of inputs. `dims` are the dimensions of tensors for all sizes, `most`
+    are the largest ones.
     """
-    if not any(_open_of(node, dims, most, large) for node in model.graph):
-        return WithOpenShapes(model, {}, {})
+    if not any(_asks_shape(node, dims, large) or _open_of(node, dims, most, large) for node in model.graph):
+        return Partable(model, {}, {})
     new = model.clone()
     nodes = list(new.graph)
     numbers = SizeValues(new.graph, dims, names_in(new), OPEN_SHAPES)
     for node in nodes:
+        if _asks_shape(node, dims, large):
+            made = dims[present(node.inputs[0], "what a Shape reads").name or ""]
+            parts = [numbers.length(dim) if dim.terms else numbers.constant([dim.offset]) for dim in made]
+            name = f"{OPEN_SHAPES}{node.name}"
+            whole = numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0))
+            node.outputs[0].replace_all_uses_with(whole)
         found, said = _open_of(node, dims, most, large), rule_of(node.domain, node.op_type).open_length
         if found and said is not None:
-            made = enumerate(dims[node.outputs[0].name or ""])
-            parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in made]
+            wanted = enumerate(dims[node.outputs[0].name or ""])
+            parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in wanted]
             name = f"{OPEN_SHAPES}{node.name}"
             node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
             node.attributes.pop(ALLOWS_ZERO, None)
     drop_unread(new.graph)
-    lengths: dict[str, int] = {}
+    added = of_sizes(node for node in new.graph if node not in nodes)
+    new.graph.sort()
+    return Partable(new, *added)
+
+
+def of_sizes(nodes: Iterable[ir.Node]) -> tuple[dict[str, tuple[Dim, ...]], dict[str, tuple[TensorType, ...]]]:
+    """Dimensions of what ops make that compute lengths and shapes, by tensor, and its types, by op."""
+    dims: dict[str, tuple[Dim, ...]] = {}
     types: dict[str, tuple[TensorType, ...]] = {}
-    for node in (each for each in new.graph if each not in nodes):
+    for node in nodes:
         length = len(node.inputs) if node.op_type == "Concat" else 1
         if node.op_type == "Shape":
             length = len((node.inputs[0] and node.inputs[0].shape) or ())
-        lengths[node.outputs[0].name or ""] = length
+        dims[node.outputs[0].name or ""] = (number(length),)
         types[node.name or ""] = (TensorType("int64", (length,)),)
-    new.graph.sort()
-    return WithOpenShapes(new, {name: (number(length),) for name, length in lengths.items()}, types)
+    return dims, types
+
+
+def _asks_shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], large: Collection[str]) -> bool:
+    """Whether an op asks for the whole shape of a large tensor that another op makes."""
+    is_shape = (node.domain, node.op_type) == ("", "Shape") and not node.attributes
+    is_shape = is_shape and not node.outputs[0].is_graph_output()
+    source = node.inputs[0] if is_shape else None
+    is_made = source is not None and source.producer() is not None
+    return is_made and source is not None and source.name in large and source.name in dims
 
 
 def _open_of(

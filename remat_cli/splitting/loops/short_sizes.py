@@ -20,8 +20,10 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
 
     Where every tile makes something again they are those for which the largest tensor is a tile's, else those of one
     tile: beyond these, tiles stay nearer to the processor. A region that reads a matrix of weights always runs in its
-    loop: the runtime packs such weights for each branch anew.
+    loop: the runtime packs such weights for each branch anew. So does one along a length that does not vary.
     """
+    if not region.length.terms:
+        return None
     if region.windows is not None:
         return SizeBound((region.length,), whole_up_to(sized, region, tiling))  # convolutions do not pack weights
     specs = (sized.view.ops[op] for op in region.own)

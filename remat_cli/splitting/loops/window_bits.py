@@ -20,7 +20,7 @@ from remat_cli.splitting.loops.window_regions import sliced_part
 from remat_cli.splitting.loops.windows import ROWS, Changed, Part, PartOp, TileForm
 from remat_cli.splitting.rules.record import Scope, WindowKind
 from remat_cli.splitting.rules.table import rule_of
-from remat_cli.splitting.tiles.op_view import OpView, Slab
+from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
 
 MOST_ASKED = 50_000  # sizes of one op, of which each takes some fifty microseconds
 Sizes = Mapping[str, int]
@@ -35,7 +35,7 @@ def window_refusal(
         asked = kind, region.length, tiling.rows
         if sized.proved_above.get(asked, math.inf) <= whole:
             continue
-        known = SizedOp.of(sized, region, op)
+        known, made = SizedOp.of(sized, region, op), next(name for name in sized.view.makes[op] if name)
         choices = _choices(known, region, family)
         if math.prod(map(len, choices)) > most_asked:
             return op, dict(family.corners[0])  # asking for all, in vain, would take long
@@ -47,7 +47,7 @@ def window_refusal(
                 continue  # it runs whole
             view, tiles = known.at(sizes), _tiles(region, tiling, units)
             works = ((work, form, bounds) for form, bounds in tiles for work in form.ops if work.op == op)
-            if not all(_is_part_same(sized, view, *each) for each in works):
+            if not all(_is_part_same(sized, region.axes[made], view, *each) for each in works):
                 return op, sizes
         sized.proved_above[asked] = whole
     return None
@@ -78,10 +78,13 @@ def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[
     """Sizes that decide: all of those that say how many rows there are, and the ends of others that do not matter.
 
     How wide a picture is matters to products of matrices, to means, which may be of all of it, and where the runtime
-    chooses the padding.
+    chooses the padding; and how high it is, to columns.
     """
     rule, auto_pad = rule_of(*op.op.key), op.op.text("auto_pad", "NOTSET")
-    is_by_rows = rule.windows in (WindowKind.BESIDE, WindowKind.ROWS) or rule.scope is Scope.EVERY_SIZE
+    is_cut_in_rows = present(region.windows, "the windows of a loop").axis == ROWS
+    is_by_rows = rule.scope is Scope.EVERY_SIZE or (
+        is_cut_in_rows and rule.windows in (WindowKind.BESIDE, WindowKind.ROWS)
+    )
     minds_width = not is_by_rows or auto_pad not in ("NOTSET", "VALID")
     return [
         tuple(each.sizes)
@@ -104,9 +107,11 @@ def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileFor
     ]
 
 
-def _is_part_same(sized: SizedView, view: OpView, work: PartOp, form: TileForm, units: tuple[int, int]) -> bool:
+def _is_part_same(
+    sized: SizedView, axis: int, view: OpView, work: PartOp, form: TileForm, units: tuple[int, int]
+) -> bool:
     """Whether the rules say of an op, for one tile, what the tile does."""
-    asked = _fitting(work.asked, units, view.output_shape[ROWS])
+    asked = _fitting(work.asked, axis, units, view.output_shape)
     if asked is None:
         return False
     sliced = sliced_part(sized, work.op, asked, view)
@@ -115,14 +120,14 @@ def _is_part_same(sized: SizedView, view: OpView, work: PartOp, form: TileForm, 
     if Changed.all_of(sliced) != work.constants:
         return False
     needs = {
-        at: None if shape is None or at not in work.needs else _fitting(work.needs[at], units, shape[ROWS])
+        at: None if shape is None or at not in work.needs else _fitting(work.needs[at], axis, units, shape)
         for at, shape in enumerate(view.inputs)
     }
-    made = _fitting(work.makes, units, view.output_shape[ROWS])
+    made = _fitting(work.makes, axis, units, view.output_shape)
     return sliced.makes == made and all(need == needs[at] for at, need in enumerate(sliced.needs))
 
 
-def _fitting(part: Part, units: tuple[int, int], length: int) -> Slab | None:
-    """The rows of a part, where there are such rows."""
-    slab = part.slab(ROWS, units, length)
-    return slab if 0 <= slab.start < slab.stop <= length else None
+def _fitting(part: Part, axis: int, units: tuple[int, int], shape: Shape) -> Slab | None:
+    """The rows, or columns, of a part, where there are such."""
+    slab = part.slab(axis, units, shape[axis])
+    return slab if 0 <= slab.start < slab.stop <= shape[axis] else None

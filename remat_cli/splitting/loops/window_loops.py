@@ -17,7 +17,7 @@ from remat_cli.onnx_io.read.interface import runtime_name
 from remat_cli.onnx_io.write.gate_helpers import COUNTED_TYPES
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.loop_values import SizeValues
-from remat_cli.splitting.loops.windows import BLOCKED_RANK, ROWS, Edge, Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows import BLOCKED_RANK, Edge, Part, PartOp, TileForm
 
 KINDS = ("first", "inner", "last")
 TO_END = np.iinfo(np.int64).max
@@ -214,9 +214,9 @@ class _Branch:
         if key not in self.cuts:
             is_blocked = name in blocked_names(self.body.sized)
             source = self._opened(value, name) if is_blocked else value
-            rows = self.body.numbers.constant([ROWS])
+            axis = self.body.numbers.constant([present(self.body.region.windows, "the windows of a loop").axis])
             label = f"{self.prefix}part{len(self.cuts)}"
-            cut = self.body.numbers.op(self.nodes, label, "Slice", [source, *bounds, rows])
+            cut = self.body.numbers.op(self.nodes, label, "Slice", [source, *bounds, axis])
             cut.type = value.type
             self._declare(cut, f"{name}{OPENED}" if is_blocked else name, cut.name or "")
             closed = [0, self.body.sized.dims[name][1].offset, 0, 0]

@@ -9,7 +9,7 @@ from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.levels import between, hides_some, levels_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
-from remat_cli.splitting.loops.windows import ROWS, Demand, NotAlike, relabels_blocks, window_tiles
+from remat_cli.splitting.loops.windows import COLUMNS, ROWS, Demand, NotAlike, relabels_blocks, window_tiles
 from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.rules.window import kernel_of, windows_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
@@ -18,25 +18,30 @@ LEAST_UNITS = 6
 
 
 def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> list[LoopRegion]:
-    """Regions around tensors of at least so many bytes, of ops that no other region has taken; they share no op."""
+    """Regions around tensors of at least so many bytes, of ops that no other region has taken; they share no op.
+
+    They are cut along rows, or along columns where there are always as many rows, as in pictures of a sound.
+    """
     found, used = list[LoopRegion](), set(taken)
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
         sized.look()
-        region = None if sized.makers[name] in used else _grown(sized, name, large, used)
+        varying = [axis for axis, dim in enumerate(sized.dims[name]) if dim.terms and axis in (ROWS, COLUMNS)]
+        is_free = sized.makers[name] not in used
+        region = _grown(sized, name, varying[0], large, used) if varying and is_free else None
         if region is not None:
             found.append(region)
             used |= region.ops
     return found
 
 
-def _grown(sized: SizedView, name: str, large: Collection[str], used: Collection[int]) -> LoopRegion | None:
+def _grown(sized: SizedView, name: str, axis: int, large: Collection[str], used: Collection[int]) -> LoopRegion | None:
     """The largest region around a tensor whose tiles are alike; ops of which they are not are left whole."""
     barred = set(used)
     while sized.makers[name] not in barred:
         sized.look()
-        ops = _around(sized, name, large, barred)
-        found = _region(sized, ops) if any(sized.view.rules[op].windows is not None for op in ops) else None
+        ops = _around(sized, name, axis, large, barred)
+        found = _region(sized, ops, axis) if any(sized.view.rules[op].windows is not None for op in ops) else None
         if not isinstance(found, NotAlike):
             is_worth_it = found is not None and is_closed(sized, found) and hides_some(sized, found, large)
             return found if is_worth_it else None
@@ -44,26 +49,28 @@ def _grown(sized: SizedView, name: str, large: Collection[str], used: Collection
     return None
 
 
-def _around(sized: SizedView, name: str, large: Collection[str], barred: Collection[int]) -> set[int]:
+def _around(sized: SizedView, name: str, axis: int, large: Collection[str], barred: Collection[int]) -> set[int]:
     """Ops that make or read large tensors in touch with one, and all that lie between them.
 
     Where an op that stays whole reads some of them and is read by others, those behind it are not among them.
     """
     view, makers = sized.view, sized.makers
-    touching = _touching(sized, {name}, large, barred)
-    levels = levels_of(sized, touching, lambda op: op not in barred and runs_in_rows(sized, op))
+    touching = _touching(sized, {name}, axis, large, barred)
+    levels = levels_of(sized, touching, lambda op: op not in barred and runs_along(sized, op, axis))
     own = {op for op, level in levels.items() if level == levels.get(makers[name])}
-    near = _touching(sized, {name}, large, set(range(len(view.ops))) - own) & own
+    near = _touching(sized, {name}, axis, large, set(range(len(view.ops))) - own) & own
     return between(sized, near, own)
 
 
-def _touching(sized: SizedView, names: Collection[str], large: Collection[str], barred: Collection[int]) -> set[int]:
+def _touching(
+    sized: SizedView, names: Collection[str], axis: int, large: Collection[str], barred: Collection[int]
+) -> set[int]:
     """Ops that can run in tiles and make or read large tensors, each in touch with one of these through others."""
     ops, waiting, seen = set[int](), list(names), set(names)
     while waiting:
         current = waiting.pop()
         near = {sized.makers[current], *sized.view.readers[current]} if current in sized.makers else set()
-        more = {op for op in near - ops if op not in barred and runs_in_rows(sized, op)}
+        more = {op for op in near - ops if op not in barred and runs_along(sized, op, axis)}
         ops |= more
         touched = {each for op in more for each in (*sized.view.reads[op], *sized.view.makes[op])} & set(large) - seen
         seen |= touched
@@ -71,55 +78,55 @@ def _touching(sized: SizedView, names: Collection[str], large: Collection[str], 
     return ops
 
 
-def runs_in_rows(sized: SizedView, op: int) -> bool:
-    """Whether an op can run in tiles along rows at the largest sizes."""
+def runs_along(sized: SizedView, op: int, axis: int) -> bool:
+    """Whether an op can run in tiles along rows, or columns, at the largest sizes."""
     view = sized.view
     made = next((name for name in view.makes[op] if name), "")
     extents = view.tensors[made].shape if made else ()
-    if len(extents) <= ROWS or not sized.dims[made][ROWS].terms or view.facts[op].why_not_repeatable:
+    if len(extents) <= axis or not sized.dims[made][axis].terms or view.facts[op].why_not_repeatable:
         return False
     spec = view.ops[op]
-    if spec.integer("channels_last", 0) or extents[ROWS] < LEAST_UNITS:
+    if spec.integer("channels_last", 0) or extents[axis] < LEAST_UNITS:
         return False
-    third = extents[ROWS] // 3
-    return sliced_part(sized, op, Slab(ROWS, third, extents[ROWS] - third)) is not None
+    third = extents[axis] // 3
+    return sliced_part(sized, op, Slab(axis, third, extents[axis] - third)) is not None
 
 
-def _region(sized: SizedView, ops: set[int]) -> LoopRegion | NotAlike | None:
-    """The region of some ops, or one whose tiles are not alike; None where there are too few rows."""
+def _region(sized: SizedView, ops: set[int], axis: int) -> LoopRegion | NotAlike | None:
+    """The region of some ops, or one whose tiles are not alike; None where there are too few rows, or columns."""
     view = sized.view
     made = [name for op in sorted(ops) for name in view.makes[op] if name]
-    lengths = {name: tensor.shape[ROWS] for name, tensor in view.tensors.items() if len(tensor.shape) > ROWS}
-    read = (name for op in sorted(ops) for name in view.reads[op] if name in lengths and sized.dims[name][ROWS].terms)
+    lengths = {name: tensor.shape[axis] for name, tensor in view.tensors.items() if len(tensor.shape) > axis}
+    read = (name for op in sorted(ops) for name in view.reads[op] if name in lengths and sized.dims[name][axis].terms)
     coarsest = min((*made, *read), key=lambda name: lengths[name])
     units = lengths[coarsest]
     exits = [name for name in made if name in sized.kept or any(each not in ops for each in view.readers[name])]
     ratios = {name: round(lengths[name] / units) for name in exits}
     if units < LEAST_UNITS or not exits:
         return None
-    demand = Demand(ROWS, tuple(sorted(ops)), view.reads, view.makes, lambda op, slab: sliced_part(sized, op, slab))
+    demand = Demand(axis, tuple(sorted(ops)), view.reads, view.makes, lambda op, slab: sliced_part(sized, op, slab))
     tiles = window_tiles(demand, ratios, units, lengths)
     if isinstance(tiles, NotAlike):
         return tiles
-    length: Dim = sized.dims[coarsest][ROWS]
-    return LoopRegion(length, ops, axes=dict.fromkeys(made, ROWS), windows=tiles)
+    length: Dim = sized.dims[coarsest][axis]
+    return LoopRegion(length, ops, axes=dict.fromkeys(made, axis), windows=tiles)
 
 
 def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None) -> Sliced | None:
-    """An op cut down to rows; `at` is the op with the shapes of other sizes than the largest."""
+    """An op cut down to rows, or columns; `at` is the op with the shapes of other sizes than the largest."""
     view, spec = sized.view, sized.view.ops[op] if at is None else at
     if relabels_blocks(spec, any(name in view.blocked for name in (*view.reads[op], *view.makes[op]) if name)):
         return of_first(spec, slab, slab)
     sliced = slice_op(spec, slab)
-    is_last = slab.stop == spec.output_shape[ROWS]
+    is_last = slab.stop == spec.output_shape[slab.axis]
     if sliced is None or not is_last or not rule_of(*spec.key).has_windows or "pads" not in sliced.attributes:
         return sliced
     # the last rows of an op with windows: it reads to the end, and pads there as the whole does. How many rows no
     # window looks at, there or in the padding, depends on the size; there are as many windows
     need, pads = present(sliced.needs[0], "a slab of what a window reads"), sliced.attributes["pads"]
     assert isinstance(pads, tuple)
-    spatial = len(pads) // 2
-    after = windows_of(spec, kernel_of(spec))[0].after
-    changed = tuple(int(after if at == spatial else pad) for at, pad in enumerate(pads))
-    longest = need._replace(stop=spec.input_shape(0)[ROWS])
+    place = slab.axis - ROWS
+    after = windows_of(spec, kernel_of(spec))[place].after
+    changed = tuple(int(after if at == len(pads) // 2 + place else pad) for at, pad in enumerate(pads))
+    longest = need._replace(stop=spec.input_shape(0)[slab.axis])
     return replace(sliced, needs=(longest, *sliced.needs[1:]), attributes={**sliced.attributes, "pads": changed})

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, Value, hull
 
 BLOCKED_RANK = 4
-ROWS = 2  # the axis of rows, or of the one line that windows move along
+ROWS, COLUMNS = 2, 3  # axes along which windows move; what has one line only has rows
 Slicer = Callable[[int, Slab], Sliced | None]
 Rows = tuple[int, int]
 Work = tuple[int, Slab, Sliced]
@@ -98,11 +98,12 @@ class TileForm:
 
 @dataclass(frozen=True)
 class WindowTiles:
-    """The three kinds of tiles of a region."""
+    """The three kinds of tiles of a region, and the axis along which they are cut."""
 
     first: TileForm
     inner: TileForm
     last: TileForm
+    axis: int
 
     @property
     def forms(self) -> tuple[TileForm, TileForm, TileForm]:
@@ -162,7 +163,8 @@ def window_tiles(
         if isinstance(form, NotAlike):
             return form
         forms.append(form)
-    return WindowTiles(*forms)
+    first, inner, last = forms
+    return WindowTiles(first, inner, last, demand.axis)
 
 
 def _form(
@@ -242,7 +244,10 @@ def _edge(before: int, position: int, unit: int) -> Edge:
 
 
 def relabels_blocks(op: OpView, is_blocked: bool) -> bool:
-    """Whether a Reshape only says of a tensor in blocks of channels how it lies in memory, or takes that back."""
+    """Whether a Reshape only says of a tensor in blocks of channels how it lies in memory, or takes that back.
+
+    All but the channels is copied, in whatever way these are told.
+    """
     shape = op.constant(1) if op.key == ("", "Reshape") and is_blocked else None
-    numbers = () if shape is None else tuple(int(size) for size in shape)
-    return numbers[:BLOCKED_RANK] == (0, -1, 0, 0) and {len(op.input_shape(0)), len(numbers)} == {4, 5}
+    copied = () if shape is None else (*map(int, shape[:1]), *map(int, shape[ROWS:BLOCKED_RANK]))
+    return shape is not None and copied == (0, 0, 0) and {len(op.input_shape(0)), len(shape)} == {4, 5}

@@ -96,6 +96,14 @@ def have_rows_same_bits(rows: Span, columns: Span, depth: Span, threads: int) ->
     return depth.most <= RUN or columns.most <= rows.least
 
 
+def have_matrices_same_bits(least: int, threads: int) -> bool:
+    """Whether `has_same_bits` holds for any two stacks of the same matrices, of which the shorter has so many.
+
+    Each thread computes whole matrices then. A single matrix is no stack.
+    """
+    return least >= max(2, threads)
+
+
 def _may_run_by_row(product: Product, counts: range) -> bool:
     """Whether some thread may compute a single row; only plain products of one row go their own way."""
     if product.is_turned or product.is_scaled:

@@ -196,13 +196,11 @@ class Spread:
 def transposed_convolution(op: OpView, slab: Slab) -> Sliced | None:
     """ConvTranspose: along the batch, or along a spatial axis with the padding that leaves the slab."""
     others = (None,) * (len(op.inputs) - 1)
-    if op.integers("output_shape"):
-        return None
     if slab.axis == CHANNELS:
         return channels_of_transposed(op, slab)
     if slab.axis == 0:
         return Sliced((slab, *others), slab) if _is_same(op, 1.0) else None
-    spreads = _spreads(op)
+    spreads = None if op.integers("output_shape") else _spreads(op)  # which would be that of the whole in tiles too
     if spreads is None:
         return None
     index, size = slab.axis - SPATIAL, op.input_shape(0)[slab.axis]
@@ -230,14 +228,18 @@ def _spreads(op: OpView) -> tuple[Spread, ...] | None:
     dilations = op.integers("dilations") or (1,) * count
     extras = op.integers("output_padding") or (0,) * count
     mode, none = op.text("auto_pad", "NOTSET"), (0,) * (2 * count)
-    if mode not in ("VALID", "NOTSET"):
-        return None  # the runtime chooses what is cut off by the output's size
-    pads = none if mode == "VALID" else op.integers("pads") or none
     reaches = tuple((kernel[i] - 1) * dilations[i] + 1 for i in range(count))
+    whole = tuple((op.input_shape(0)[SPATIAL + i] - 1) * strides[i] + reaches[i] + extras[i] for i in range(count))
+    if mode.startswith("SAME"):
+        # measured: the runtime cuts off what is more than the output, half of it at each end
+        cut = [all_places - extent for all_places, extent in zip(whole, op.output_shape[SPATIAL:], strict=True)]
+        before = [each // 2 if mode == "SAME_UPPER" else each - each // 2 for each in cut]
+        pads = (*before, *(each - first for each, first in zip(cut, before, strict=True)))
+    else:
+        pads = none if mode == "VALID" else op.integers("pads") or none
     spreads = tuple(Spread(strides[i], reaches[i], pads[i], pads[i + count], extras[i]) for i in range(count))
-    sizes = zip(spreads, op.input_shape(0)[SPATIAL:], strict=True)
-    extents = tuple((size - 1) * s.stride + s.reach - s.before - s.after + s.extra for s, size in sizes)
-    return spreads if extents == op.output_shape[SPATIAL:] else None
+    extents = tuple(all_places - s.before - s.after for s, all_places in zip(spreads, whole, strict=True))
+    return spreads if extents == op.output_shape[SPATIAL:] and min(pads, default=0) >= 0 else None
 
 
 def _is_same(op: OpView, part: float) -> bool:

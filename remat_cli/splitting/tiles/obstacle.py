@@ -21,12 +21,14 @@ WORKSPACE_SHARE = 0.4  # of the peak, from which on it is what matters
 class SplitObstacle:
     """One line that names the reason; `is_final` where no splitting of these kinds whatever could get around it.
 
-    `op`: the op that is the reason, where one is; of a model that has no such op it says nothing.
+    `op`: the op that is the reason, where one is; of a model that has no such op it says nothing. `is_of_ops`: whether
+    cutting the ops that the runtime made it of would get around it.
     """
 
     text: str
     is_final: bool
     op: int | None = None
+    is_of_ops: bool = True
 
 
 def explain(
@@ -81,6 +83,7 @@ def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
         f"joined of, {format_bytes(at_once)} at once",
         is_final=True,
         op=maker,
+        is_of_ops=False,
     )
 
 
