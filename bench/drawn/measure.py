@@ -28,6 +28,8 @@ from bench.drawn.old_models import draw_old
 from bench.drawn.report import BENCH, BUDGET, is_kept, is_late
 from bench.drawn.torch_models import draw_torch
 from remat_cli.core.values.promises import is_kept as is_promise_kept
+from remat_cli.runtime.sessions._ort import pack_all
+from remat_cli.runtime.sessions.feeds import GivenFeeds
 from remat_cli.runtime.sessions.session import SessionSettings
 from remat_cli.runtime.verify.family import see_at_sizes
 
@@ -110,7 +112,8 @@ def _run(path: Path, made: Path, drawn: Drawn, seed: int, promised_bytes: int) -
         pairs = zip(before.run(None, fed), after.run(None, fed), strict=True)
         if not all(one.tobytes() == other.tobytes() for one, other in pairs):
             wrong.append(told(sizes))
-    peaks = see_at_sizes(made, feeds, SessionSettings(exact=False)).peak_bytes
+    given = [GivenFeeds(pack_all(fed)) for fed in feeds]
+    peaks = see_at_sizes(made, given, SessionSettings(exact=False)).peak_bytes
     above = [
         f"{told(sizes)} ({peak:,} of {promised_bytes:,} bytes)"
         for sizes, peak in zip(all_sizes, peaks, strict=True)

@@ -70,7 +70,7 @@ def known_numbers(graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]]) -> dict[
     found: dict[str, Known] = {}
     for node in graph:
         read = [_given(value, found) for value in node.inputs]
-        made = None if node.domain else _made(node, [each and each.numbers for each in read], dims)
+        made = None if node.domain else _made(node, [None if each is None else each.numbers for each in read], dims)
         if made is not None and len(node.outputs) == 1 and made.size <= MOST_NUMBERS:
             kind = ir.DataType.INT64 if node.op_type == "Shape" else present(read[0], "the first input").kind
             kind = ir.DataType(node.attributes["to"].as_int()) if node.op_type == "Cast" else kind
