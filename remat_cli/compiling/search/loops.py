@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.base import progress as stages
 from remat_cli.base.clock import SearchClock, SearchOver
 from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
@@ -564,13 +563,11 @@ class LoopCandidate:
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
-        """Plan and write the loops; None where Ctrl-C ends that."""
+        """Plan and write the loops."""
         task = self.loops.task
         problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
-        with stages.giving_way(task.progress):
-            found = task.plan(trial, problem, task.request.search)
-            return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
-        return None
+        found = task.plan(trial, problem, task.request.search)
+        return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
 
 
 def _in_steps(rows: int) -> int:
