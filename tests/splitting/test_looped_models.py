@@ -10,8 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.splitting.loops.loop_bits import Tiling, refusal
+from remat_cli.splitting.loops.loop_estimate import LAUNCH_NS, LoopEstimate
+from tests.helpers import NOWHERE
 from tests.splitting.looped_model import LoopedModel
 
 Nodes = list[onnx.NodeProto]
@@ -376,3 +379,19 @@ def test_loops_along_a_length_that_does_not_vary_have_the_bits_of_the_whole(leas
     assert [str(region.length) for region in looped.regions] == [str(length)]
     assert {"Sub", "Pow", "ReduceSum"} <= looped.cut
     looped.check([{"b": size} for size in (12, 1, 2, 7, 12, 1)], rows)
+
+
+def test_few_rows_of_products_cost_more_time_than_whole_items():
+    build = Build()
+    model, family = build.model(("b", "n", 8), of_heads(build)), SizeFamily((RANGES["b"], RANGES["n"]))
+    by_item, by_row = (LoopedModel(model, family, 4 * 12 * 4 * 24 * 24, along_batch=each) for each in (True, False))
+    costs = tuple(OpCost(op.name, 1_000_000) for op in by_item.sized.view.graph.ops)
+    profile = Profile("cpu", "", NOWHERE, costs, 0, 0)
+    (item,), (row,) = by_item.regions, by_row.regions
+    extra = [
+        LoopEstimate(each.sized, [region], [Tiling(rows)], profile).extra_ns
+        for each, region, rows in ((by_item, item, 3), (by_row, row, 6), (by_row, row, 3))
+    ]
+    launches = [4 * len(item.ops), 4 * len(row.ops), 8 * len(row.ops)]  # of twelve items, of 24 rows
+    slower = [each - count * LAUNCH_NS for each, count in zip(extra, launches, strict=True)]
+    assert slower[0] == 0 < slower[1] < slower[2]

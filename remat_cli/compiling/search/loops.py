@@ -63,8 +63,6 @@ PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
-LAUNCH_NS = 10_000  # of an op in a loop
-SLOW_ROWS = 16  # so many rows of a product take about twice their share of the time
 THREADS = 8  # bits hold on up to so many, or on as many as there are
 
 
@@ -384,19 +382,9 @@ class Loops:
             return None
         regions, tilings = zip(*pairs, strict=True)
         estimate = LoopEstimate(self.sized, regions, tilings, self._profile)
-        rung = Rung(regions, tilings, estimate.peak_bytes, sum(self._extra_ns(*pair) for pair in pairs))
+        rung = Rung(regions, tilings, estimate.peak_bytes, estimate.extra_ns)
         is_less = rung.peak_bytes < self.task.question.baseline.peak
         return rung if is_less and self._cuts_all_large(rung) else None
-
-    def _extra_ns(self, region: LoopRegion, tiling: Tiling) -> int:
-        """By how much longer tiles take than the whole: ops are launched often, and products of few rows are slower.
-
-        Whole matrices, such as those of items of a batch, are what kernels work on anyhow.
-        """
-        view, launches = self.sized.view, -(-self._length(region) // tiling.rows) * len(region.ops)
-        products = [(op, view.ops[op].outputs[0] or ()) for op in region.ops if view.rules[op].product is not None]
-        by_rows = (op for op, made in products if region.axes[view.makes[op][0]] == len(made) - 2)
-        return launches * LAUNCH_NS + SLOW_ROWS * sum(self._profile.ops[op].time_ns for op in by_rows) // tiling.rows
 
     def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """So many tiles, or the most below that are not refused."""

@@ -18,6 +18,9 @@ from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
 from remat_cli.splitting.loops.window_estimate import window_bytes
 
+LAUNCH_NS = 10_000  # of an op in a loop
+SLOW_ROWS = 16  # so many rows of a product take about twice their share of the time
+
 
 @dataclass(frozen=True)
 class LoopEstimate:
@@ -32,6 +35,21 @@ class LoopEstimate:
     def peak_bytes(self) -> int:
         """The most that is held at once, in the order of the ops."""
         return self._judged[1].peak
+
+    @property
+    def extra_ns(self) -> int:
+        """By how much longer tiles take than the whole: ops are launched often, and products of few rows are slower.
+
+        Whole matrices, such as those of items of a batch, are what kernels work on anyhow.
+        """
+        view, found = self.sized.view, 0
+        for region, tiling in zip(self.regions, self.tilings, strict=True):
+            found += -(-self.sized.units_of(region) // tiling.rows) * len(region.ops) * LAUNCH_NS
+            for op in (each for each in region.ops if view.rules[each].product is not None):
+                made = view.makes[op][0]
+                if region.axes[made] == len(view.tensors[made].shape) - 2:
+                    found += SLOW_ROWS * self.profile.ops[op].time_ns // tiling.rows
+        return found
 
     @property
     def held_at_peak(self) -> dict[str, int]:
