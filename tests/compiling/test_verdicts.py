@@ -146,7 +146,7 @@ class Ladder(Loops):
     """Rungs by what they hold, each of which costs so many percent once it is measured (None: it cannot be used)."""
 
     def ladder(self):
-        return ladder_of([SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS])
+        return ladder_of([SimpleNamespace(peak_bytes=held, extra_ns=1000 - held) for held in COSTS])
 
     def with_dims(self, found):
         return found

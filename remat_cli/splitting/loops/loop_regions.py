@@ -253,7 +253,7 @@ def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] 
     view = sized.view
     made = next(name for name in view.makes[op] if name)
     shape = view.tensors[made].shape
-    if (made in view.blocked and axis > 0) or axis >= len(shape) or shape[axis] < 2 * PROBE:
+    if (made in view.blocked and axis > 0) or axis >= len(shape) or shape[axis] < PROBE:
         return None
     slab = Slab(axis, shape[axis] // PROBE, shape[axis])
     sliced = view.slice(op, slab)
