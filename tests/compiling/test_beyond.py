@@ -20,7 +20,7 @@ from remat_cli.compiling import prepare as prepare_stage
 from remat_cli.compiling.beyond import extrapolated_profile, prepare_at_any
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.runtime.sessions.error_text import lacks_memory, one_line
+from remat_cli.runtime.sessions.error_text import is_of_the_machine, lacks_memory, one_line
 from remat_cli.settings.settings import load_settings
 
 LARGEST, RUNNABLE = 1200, 400  # the machine of these tests runs the whole model up to the second
@@ -214,6 +214,7 @@ def test_what_is_free_here_is_no_more_than_a_process_may_have():
 )
 def test_want_of_memory_is_told_from_other_failures(text, lacks):
     assert lacks_memory(RuntimeFailure(text)) is lacks
+    assert is_of_the_machine(text) is lacks  # and never blamed on the model
 
 
 def test_a_long_message_ends_with_its_reason():

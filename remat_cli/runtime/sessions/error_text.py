@@ -11,9 +11,8 @@ OUT_OF_MEMORY: Final = ("Available memory of", "Failed to allocate memory", "bad
 NO_MEMORY: Final = (*OUT_OF_MEMORY, "out of memory", "no memory left", "MemoryError", "killed by signal 9")
 """Parts of what is said where the machine has too little memory, by whom it may be: the system kills with 9."""
 OF_THE_MACHINE: Final = (
-    *OUT_OF_MEMORY,
+    *NO_MEMORY,
     "no progress for",
-    "out of memory",
     "No space left",
     "system error",
     "killed by",
