@@ -5,6 +5,7 @@ files that torch exports are taken from a folder (bench/any_size_models.py makes
 `--only NAME` and `--part compile|bits|times` do less, `--again` more; times want a quiet machine.
 """
 
+import bisect
 import json
 import math
 import os
@@ -26,6 +27,14 @@ import onnxruntime as ort
 from bench.bench import Bench, Key, Shard, shard_option
 from bench.bench import Case as Wanted
 from bench.compiling import Row
+from bench.reported_models import (
+    save_conformer,
+    save_embedder,
+    save_keypoints,
+    save_neighbours,
+    save_pitch,
+    save_text_detector,
+)
 from examples.make_encoder import save_encoder
 from remat_cli import compile as compile_file
 from remat_cli.base.units import format_bytes
@@ -62,25 +71,29 @@ class Case:
     beside: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def ranges(self) -> dict[str, tuple[int, int]]:
-        """The least and the most of each dimension."""
-        ends = {name: [int(end) for end in size.split("..")] for name, size in self.dims.items()}
-        return {name: (each[0], each[-1]) for name, each in ends.items()}
+    def ranges(self) -> dict[str, range]:
+        """The sizes of each dimension."""
+        found = {name: size.partition(":") for name, size in self.dims.items()}
+        ends = {name: [int(end) for end in size.split("..")] for name, (size, _, _) in found.items()}
+        return {name: range(each[0], each[-1] + 1, int(found[name][2] or 1)) for name, each in ends.items()}
 
     @property
     def most(self) -> int:
         """The most along the dimension that counts."""
-        return self.ranges[self.along][1]
+        return self.ranges[self.along][-1]
 
     def at(self, size: int) -> dict[str, int]:
-        """All dimensions: the one that counts, the others at their least where nothing else is said."""
-        least = {name: low for name, (low, _) in self.ranges.items()}
-        return {**least, **self.beside, self.along: size}
+        """All dimensions: the one that counts, in its steps, the others at their least where nothing else is said."""
+        least = {name: sizes[0] for name, sizes in self.ranges.items()}
+        sizes = self.ranges[self.along]
+        return {**least, **self.beside, self.along: sizes[max(0, bisect.bisect_right(sizes, size) - 1)]}
 
     def drawn(self, rng: np.random.Generator) -> dict[str, int]:
         """Sizes within the limits, small ones as often as large ones."""
+        ranges = self.ranges
         while True:
-            sizes = {n: round(low * (high / low) ** rng.random()) for n, (low, high) in self.ranges.items()}
+            drawn = {n: round(each[0] * (each[-1] / each[0]) ** rng.random()) for n, each in ranges.items()}
+            sizes = {n: ranges[n][bisect.bisect_right(ranges[n], size) - 1] for n, size in drawn.items()}
             limits = (limit.split("<=") for limit in self.limits)
             if all(math.prod(sizes[name] for name in names.split("*")) <= int(most) for names, most in limits):
                 return sizes
@@ -120,6 +133,48 @@ CASES = {
         beside={"past": 2048},
     ),
     "detector": Case("detector, 256 x 256 pixels", {"batch": "1..16"}, "70%", "batch", short=(1, 16)),
+    # after public reports of people who ran out of memory
+    "embedder": Case(
+        "embedder, 12 x 12 x 32",
+        {"batch": "1..32", "seq": "1..512"},
+        "11%",
+        limits=("batch*seq<=16384",),
+        build=save_embedder,
+        short=(128, 512),
+        beside={"batch": 32},
+    ),
+    "text": Case(
+        "text detector",
+        {"height": "32..1280:32", "width": "32..960:32"},
+        "30%",
+        "height",
+        build=save_text_detector,
+        short=(320, 1280),
+        beside={"width": 960},
+    ),
+    "conformer": Case(
+        "Conformer, 8 x 4 x 64", {"frames": "800..30000"}, "25%", "frames", build=save_conformer, short=(3000, 12000)
+    ),
+    "neighbours": Case(
+        "nearest of 600 patches",
+        {"batch": "1..8"},
+        "5%",
+        "batch",
+        build=partial(save_neighbours, kept=600),
+        short=(1, 8),
+    ),
+    "keypoints": Case(
+        "keypoints",
+        {"height": "64..1536:8", "width": "64..2048:8"},
+        "10%",
+        "height",
+        build=save_keypoints,
+        short=(256, 1536),
+        beside={"width": 2048},
+    ),
+    "pitch": Case(
+        "pitch of a sound", {"samples": "2048..960000:256"}, "50%", "samples", build=save_pitch, short=(16000, 480000)
+    ),
 }
 
 

@@ -36,6 +36,7 @@ LINES = (2000, 320, 1200, 640, 2000)
 REPEATS = 3
 SHOWN = 200  # characters of an answer that are kept to be read
 SPOKEN_SECONDS = 320
+DTYPES = {"float": "float32", "double": "float64"}  # by the runtime's words, where NumPy has others
 ARENA = {"EngineConfig.onnxruntime.enable_cpu_mem_arena": True}  # an option of rapidocr
 
 
@@ -80,8 +81,10 @@ class Watched(onnxruntime.InferenceSession):  # type: ignore[misc]
             folder = self.keeps / str(len(self.kept))
             folder.mkdir(parents=True)
             self.kept.add(str(shapes))
-            for name, value in feeds.items():
-                np.save(folder / f"{quote(name, safe='')}.npy", np.asarray(value))
+            types = {each.name: each.type.removeprefix("tensor(").removesuffix(")") for each in self.get_inputs()}
+            for name, value in feeds.items():  # the runtime makes what it takes of lists
+                dtype = None if isinstance(value, np.ndarray) else DTYPES.get(types[name], types[name])
+                np.save(folder / f"{quote(name, safe='')}.npy", np.asarray(value, dtype))
         return outputs
 
 

@@ -13,6 +13,7 @@ from bench.field.programs import PROGRAMS
 
 MIB = 2**20
 AS_IT_IS, HALF, RANGES, PROCESS, LEAST = "as it is", "50%", "ranges at 50%", "60% of the process", "min"
+ADVISED = "MALLOC_MMAP_THRESHOLD_=65536"
 LARGE_BYTES, SMALLER = 100 * MIB, 0.3
 BROKEN = 5  # exit code
 NAMES = [each.name for each in PROGRAMS]
@@ -60,9 +61,9 @@ def has_run(row: Row) -> bool:
     return "answer" in row.get("seen", {})
 
 
-def less(row: Row) -> float:
-    """By what share the process grew less."""
-    return 1 - grown_bytes(row["seen"]) / grown_bytes(row["before"])
+def less(row: Row, run: str = "seen") -> float:
+    """By what share the process grew less, in the usual run with a compiled model or in the one `advised`."""
+    return 1 - grown_bytes(row[run]) / grown_bytes(row["before"])
 
 
 def has_same_answer(row: Row) -> bool:
@@ -139,6 +140,12 @@ def summary(plain: dict[str, Row], tried: Sequence[Row]) -> Iterator[str]:
         shares = [less(row) for row in run if way(plain[row["program"]]["options"]) == kind]
         if shares:
             yield f"{kind}: {_span(shares)} less in {len(shares)} rows"
+    shares = [less(row, "advised") for row in run if "answer" in row.get("advised", {})]
+    if shares:
+        yield (
+            f"arena off, and the process started with {ADVISED} as the compiler's report says: "
+            f"{_span(shares)} less in {len(shares)} rows"
+        )
 
 
 def _models(rows: Iterable[Row]) -> int:

@@ -17,8 +17,7 @@ from remat_cli.cli.session import run, settings
         "remat verify unet.plan.json",
         "remat verify unet.plan.json --svg process.svg",
         "remat verify unet.remat.onnx --original unet.onnx",
-        "remat verify unet.plan.json --on 'ssh pi@board python3'",
-        "remat verify --script > check.py",
+        "remat verify unet.plan.json --on python3",
     ),
 )
 @click.argument("file", type=options.INPUT_FILE, required=False, metavar="PLAN.json|FILE.onnx")

@@ -20,7 +20,7 @@ from remat_cli.compiling.learn.corrections import known_corrections, with_correc
 from remat_cli.compiling.optimise import AS_BOUND, MOST_PASSES, OptimisedAs, digest_of, optimise
 from remat_cli.compiling.original import Original, as_read, original_of
 from remat_cli.compiling.processor import runtime_here
-from remat_cli.core.schedule.graph import Graph, TensorType, size_bytes
+from remat_cli.core.schedule.graph import Graph, Tensor, TensorType, size_bytes
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
@@ -44,6 +44,7 @@ from remat_cli.onnx_io.read.phases import carry_phases
 from remat_cli.onnx_io.read.seeds import give_seeds
 from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.read.told_inputs import told_inputs
+from remat_cli.onnx_io.read.value_lengths import value_lengths
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
@@ -58,7 +59,12 @@ NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are compared with thos
 OPEN = "the runtime is not told the sizes when it optimises this model: with them, last bits differ from those of {}"
 SIZES_HIDDEN = "{}; it runs that file at these sizes as long as it is not told them, so they are kept from it"
 OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
+BY_VALUES = (
+    "lengths of some tensors depend on values, which no size bounds: {}; what reads or makes such a tensor is left "
+    "whole, and what is promised of memory holds as long as they are no longer than in these runs"
+)
 MOST_ALIKE = 16
+MOST_LENGTHS = 3  # that are told
 MACHINE_SHARE = 0.5  # of what a process may take: each region of the arena is as large as all before it
 MOST_LARGEST = 4  # times what the largest op makes: what most models hold at most
 
@@ -209,9 +215,10 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     progress.stage(stages.OPTIMISING)
     original = original_of(source, (read.feeds, *read.more_feeds), conditions, work, has_seeds=read.has_seeds)
     found, original, notes = _Search(source, original, read.feeds, conditions, work).found()
+    graph = to_graph(found.reference, found.facts.types)
+    notes = (*notes, *_notes_on_lengths(found.reference, graph))
     for note in notes:
         progress.note(note)
-    graph = to_graph(found.reference, found.facts.types)
     signatures = op_signatures(found.reference, graph, original.key)
     corrections = known_corrections(signatures, conditions)
     return Prepared(
@@ -235,6 +242,20 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         first_outputs=None if found.seen is None else found.seen.outputs,
         was_long=found.seen is not None and found.facts.measured is not None,
     )
+
+
+def _notes_on_lengths(reference: Any, graph: Graph) -> tuple[str, ...]:
+    """That some lengths depend on values, if any do, and up to which lengths promises then hold."""
+    origins = value_lengths(reference)
+    first: dict[str, Tensor] = {}
+    for tensor in graph.tensors:
+        if tensor.name in origins:
+            first.setdefault(origins[tensor.name].name or "", tensor)
+    if not first:
+        return ()
+    told = [f"'{tensor.name}' {list(tensor.shape)} by op '{op}'" for op, tensor in first.items()]
+    rest = f" and {len(told) - MOST_LENGTHS} more" if len(told) > MOST_LENGTHS else ""
+    return (BY_VALUES.format(", ".join(told[:MOST_LENGTHS]) + rest),)
 
 
 @dataclass(frozen=True)

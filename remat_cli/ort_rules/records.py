@@ -77,7 +77,12 @@ RULES_1_31: Final = Rules(
         most_dead_bytes=128 * 2**20,
         table_share=32,  # 8 bytes for each unit
     ),
-    workspaces=WorkspaceRules(sum_bytes=4, slack_bytes=2048),
+    workspaces=WorkspaceRules(
+        sum_bytes=4,
+        slack_bytes=2048,
+        turned=frozenset({"Softmax", "LogSoftmax"}),
+        selected=frozenset({"Where"}),
+    ),
     bodies=BodyRules(copies_results=frozenset({"Loop"})),
     packing=PackingRules(
         arena_limit_bytes=127,

@@ -10,7 +10,7 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.ort_rules.reuse import KeptBuffers
-from remat_cli.ort_rules.workspaces import WorkspaceRules, workspace_parts
+from remat_cli.ort_rules.workspaces import WorkspaceRules, parts_before_result, workspace_parts
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def run_requests(
     rules: WorkspaceRules,
     bodies: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Request, ...]:
-    """What one run of a plan asks for: in each step its results, then workspace; then what died is given back.
+    """What one run of a plan asks for: in each step its results, then mostly workspace; then what died is given back.
 
     `kept` says which results go into dead buffers instead. What holds no bytes is never asked for, and outputs of the
     model are not given back: that is for the caller to do. `bodies` are what bodies of ops ask for, by op, in the form
@@ -52,14 +52,15 @@ def run_requests(
     for step, total in enumerate(plan.memory_bytes[0]):
         born = [Request(each, sizes[each], True, each not in outputs) for each in births[step] if sizes[each]]
         op = graph.ops[ops[step]]
+        workspace_bytes = total - plan.live_bytes[0][step]
         if op.name in bodies:
             found += _of_body(bodies[op.name], born, numbers)
         else:
-            found += born
-        if op.name not in bodies and (workspace := total - plan.live_bytes[0][step]):
-            parts = [(next(numbers), part) for part in workspace_parts(graph, op, workspace, rules)]
-            found += [Request(number, part, True, False) for number, part in parts]
-            found += [Request(number, part, False, False) for number, part in reversed(parts)]
+            before = parts_before_result(graph, op, workspace_bytes, rules)
+            parts = before or workspace_parts(graph, op, workspace_bytes, rules)
+            blocks = [Request(next(numbers), part, True, False) for part in parts if part]
+            found += [*blocks[: len(before)], *born, *blocks[len(before) :]]
+            found += [replace(block, takes=False) for block in reversed(blocks)]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]
     return tuple(found)
 

@@ -12,10 +12,29 @@ from remat_cli.core.schedule.graph import Graph, Op
 
 
 class WorkspaceRules(msgspec.Struct, frozen=True, kw_only=True):
-    """`sum_bytes` of a sum of products of bytes; blocks may be `slack_bytes` longer than what they hold, rounded up."""
+    """`sum_bytes` of a sum of products of bytes; blocks may be `slack_bytes` longer than what they hold, rounded up.
+
+    `turned` are ops that may turn all axes round: a copy of their input and one of their result come after the result.
+    `selected` are ops that make two tensors like their result before it.
+    """
 
     sum_bytes: int
     slack_bytes: int
+    turned: frozenset[str] = frozenset()
+    selected: frozenset[str] = frozenset()
+
+
+def parts_before_result(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRules) -> tuple[int, ...]:
+    """The blocks of an op's workspace, where it asks for them before its result; none where no rule says so."""
+    is_before = op.op_type in rules.selected and not op.domain
+    return _two_results(graph, op, workspace_bytes, rules) if is_before else ()
+
+
+def _two_results(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRules) -> tuple[int, ...]:
+    """Two blocks of the size of an op's result, if that is what its workspace is."""
+    result_bytes = graph.tensors[op.outputs[0]].size_bytes
+    is_twice = abs(workspace_bytes - 2 * result_bytes) <= min(rules.slack_bytes, result_bytes)
+    return (result_bytes, result_bytes) if is_twice else ()
 
 
 def workspace_parts(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRules) -> tuple[int, ...]:
@@ -24,6 +43,8 @@ def workspace_parts(graph: Graph, op: Op, workspace_bytes: int, rules: Workspace
     A quantised convolution without a kernel of its own for its channels multiplies matrices: its sums come first, then,
     where channels are not last, its input and its result with channels last, then the columns of its input.
     """
+    if op.op_type in rules.turned and not op.domain:
+        return _two_results(graph, op, workspace_bytes, rules) or (workspace_bytes,)
     if op.op_type != "QLinearConv":
         return (workspace_bytes,)
     result, channels_last = graph.tensors[op.outputs[0]], bool(op.domain)

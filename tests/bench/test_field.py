@@ -148,6 +148,13 @@ def test_the_page_says_what_rows_give():
     assert f"- {B}, min: no plan found: no plan; a reason" in text
 
 
+def test_what_reports_advise_for_sessions_without_an_arena_is_told():
+    rows = [plain(arena=False), compiled(peak=250, advised=seen(150))]
+    text = "\n".join(table(rows))
+    assert "- arena off: 25% less in 1 rows" in text
+    assert "as the compiler's report says: 75% less in 1 rows" in text
+
+
 def test_a_program_that_fails_with_the_new_file_is_told():
     rows = [plain(), compiled(seen={"failed": "Traceback\nValueError: it cannot be read"})]
     assert f"- {A}, 50%: the program fails: ValueError: it cannot be read" in table(rows)

@@ -143,3 +143,23 @@ def test_an_interrupted_measurement_is_no_trial_where_the_search_is_to_end(is_as
         return
     with pytest.raises(KeyboardInterrupt):
         search(proposer, KeepRule(), progress)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_ctrl_c_while_a_plan_is_made_leaves_the_best_so_far_where_the_search_is_to_end(is_asked):
+    told: list[str] = []
+
+    class Interrupted(Guess):
+        def plan(self, trial):
+            told.append("interrupted")
+            raise KeyboardInterrupt
+
+    guesses = [Guess(3, told), Interrupted(1, told), Guess(2, told)]
+    progress = Progress(lambda event: None, lambda: is_asked and "interrupted" in told)
+    rule = KeepRule(better=faster, is_enough=never)
+    if not is_asked:
+        with pytest.raises(KeyboardInterrupt):
+            search(Guesses(guesses), rule, progress)
+        return
+    assert search(Guesses(guesses), rule, progress).time_ns == 3
+    assert told == ["measure 3", "plan 3", "measure 1", "interrupted"]

@@ -44,7 +44,7 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     run = SolverRun(
         solver="auto", seed=0, status=status, space="free", floor=ProvedFloor(9, (0,)), seconds=1.0, plan=plan
     )
-    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()))
+    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()), runnable=None)
     found = Answered(prepared=prepared, platform=None, answer=BudgetAnswer(question, run), whole=prepared)
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
@@ -146,7 +146,7 @@ class Ladder(Loops):
     """Rungs by what they hold, each of which costs so many percent once it is measured (None: it cannot be used)."""
 
     def ladder(self):
-        return ladder_of([SimpleNamespace(peak_bytes=held, launches=1000 - held) for held in COSTS])
+        return ladder_of([SimpleNamespace(peak_bytes=held, extra_ns=1000 - held) for held in COSTS])
 
     def with_dims(self, found):
         return found

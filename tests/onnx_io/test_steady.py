@@ -215,3 +215,25 @@ def test_every_opset_with_sequences_will_do(opset, tmp_path):
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     given = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     assert np.array_equal(session.run(None, {"x": given})[0], np.maximum(given, 0))
+
+
+@pytest.mark.parametrize("shape", [[2, 8], []])
+def test_an_input_that_the_runtime_cannot_count_is_not_converted(shape, tmp_path):
+    """Else it would copy all of a float16 input, and run an op that no plan has."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name in ("x", "y")]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], name="wide", to=TensorProto.FLOAT),
+        helper.make_node("Exp", ["a"], ["b"], name="exp"),
+        helper.make_node("Cast", ["b"], ["y"], name="narrow", to=TensorProto.FLOAT16),
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    path, loaded = tmp_path / "steady.onnx", tmp_path / "loaded.onnx"
+    before = sum(1 for node in steady(model, FORMS[1]).graph.all_nodes())
+    save(steady(model, FORMS[1]), path)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(loaded)
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    assert sum(1 for node in ir.load(loaded).graph.all_nodes()) == before
+    feed = np.ones(shape, np.float16)
+    assert np.array_equal(session.run(None, {"x": feed})[0], np.exp(feed.astype(np.float32)).astype(np.float16))

@@ -71,7 +71,7 @@ def test_channels_that_are_not_last_are_turned_in_blocks_too():
 
 def test_other_workspaces_are_one_block():
     tensors = (Tensor("x", "float", (4,), 16), Tensor("y", "float", (4,), 16, producer=0))
-    graph = Graph((Op("s", "Softmax", (0,), (1,)),), tensors, ())
+    graph = Graph((Op("s", "Hardmax", (0,), (1,)),), tensors, ())
     assert workspace_parts(graph, graph.ops[0], 32, RULES.workspaces) == (32,)
 
 

@@ -108,7 +108,7 @@ def test_more_time_is_advised_only_where_it_may_help(floor_bytes, may_help):
     solution = msgspec.structs.replace(samples.no_solution("not_found"), floor_bytes=floor_bytes)
     asked = Asked(time_limit_seconds=30.0, search_was_cut=True)
     text = render_text(msgspec.structs.replace(samples.obstacle_report(), solution=solution, asked=asked), Style())
-    assert ("--time-limit" in text) is may_help
+    assert ("a longer --time-limit" in text) is may_help
     assert "a larger --budget" in text
 
 

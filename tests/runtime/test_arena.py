@@ -11,21 +11,28 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.read.body_wiring import body_wiring
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load, save
+from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.steady import steady
 from remat_cli.ort_rules import arena as arenas
 from remat_cli.ort_rules.arena import Arena
-from remat_cli.ort_rules.requests import Request
+from remat_cli.ort_rules.requests import Request, run_requests
+from remat_cli.ort_rules.reuse import KeptBuffers
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
 from remat_cli.runtime.measure.profilers import ProfileRequest, measure
 from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.sessions.feeds import make_feeds
-from remat_cli.runtime.sessions.session import optimize
+from remat_cli.runtime.sessions.session import SessionSettings, optimize, run_profiled
+from tests.helpers import NOWHERE
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_models").glob("*.onnx"))
@@ -156,3 +163,34 @@ def held_after(events: list[tuple[int, bool]], least: int) -> list[list[int]]:
         else:
             held.remove(size // ALIGNED_BYTES)
     return found
+
+
+def selecting(op_type: str) -> onnx.ModelProto:
+    """An op that takes twice its result as workspace, between two others."""
+    shape = [8, 64, 96]
+    port = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=shape)
+    last = {
+        "Where": [
+            helper.make_node("Greater", ["a", "x"], ["flags"], name="greater"),
+            helper.make_node("Where", ["flags", "a", "x"], ["b"], name="op"),
+        ],
+        "Softmax": [helper.make_node("Softmax", ["a"], ["b"], name="op", axis=1)],
+    }[op_type]
+    nodes = [helper.make_node("Exp", ["x"], ["a"], name="exp"), *last, helper.make_node("Exp", ["b"], ["y"], name="z")]
+    graph = helper.make_graph(nodes, "g", [port("x")], [port("y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
+@pytest.mark.parametrize("op_type", ["Where", "Softmax"])
+def test_workspace_of_two_blocks_is_asked_for_where_it_is_foretold(op_type, tmp_path, tracer):
+    path = tmp_path / "model.onnx"
+    onnx.save(selecting(op_type), path)
+    source = load(path, DimBindings())
+    feeds = make_feeds(inputs_of(source.ir), 0)
+    graph = to_graph(source.ir, run_profiled(path, feeds, SessionSettings()).types)
+    costs = measure(path, feeds, [op.name for op in graph.ops], ProfileRequest(intra_op_threads=1)).ops
+    plan = baseline(make_problem(graph, Profile("cpu", "", NOWHERE, costs, 0, graph.input_bytes)))
+    found = run_requests(graph, plan, KeptBuffers((), ()), installed_rules().workspaces)
+    traced = [Request(*event) for event in json.loads(watched("traced", path, tracer, tracer=tracer).stdout)]
+    assert alike(list(found)) == alike(traced)

@@ -301,6 +301,39 @@ def test_items_of_a_batch_have_the_bits_of_the_whole(name):
     looped.check([high, low, *sizes, low, high], rows=2)
 
 
+def test_what_makes_less_of_what_would_be_joined_runs_in_the_loop_too():
+    """Eight channels are large, the four behind them are not: joined are these, as bytes."""
+
+    def narrowed(build: Build) -> str:
+        made = build.op("Relu", build.conv(build.op("Relu", build.conv("x", 8, 3)), 4, 8))
+        is_seen = build.op("Greater", made, build.weight(np.zeros(1), np.float32))
+        return build.op("GlobalMaxPool", build.op("Cast", is_seen, to=TensorProto.FLOAT))
+
+    build = Build()
+    family = SizeFamily((SizeRange("h", 16, 96, 8), SizeRange("w", 16, 80, 8)))
+    model = LoopedModel(build.model(PICTURE, narrowed(build)), family, least_bytes=4 * 8 * 96 * 80)
+    (region,) = model.regions
+    assert model.cut == {"Conv", "Relu", "Greater"}
+    assert region.windows is not None
+    model.check([{"h": 96, "w": 80}, {"h": 16, "w": 16}, {"h": 88, "w": 24}], 24)
+
+
+def test_what_only_a_loop_reads_is_made_in_it_where_what_that_is_made_of_is_kept_anyway():
+    """Four channels are read again behind the loop: what is made of them, as large, need not be whole beside them."""
+
+    def read_again(build: Build) -> str:
+        few = build.conv("x", 4, 3)
+        many = build.op("Relu", build.conv(build.op("Abs", few), 8, 4))
+        again = build.conv(many, 4, 8)
+        return build.op("Mul", build.op("GlobalMaxPool", again), few)
+
+    build = Build()
+    family = SizeFamily((SizeRange("h", 16, 96, 8), SizeRange("w", 16, 80, 8)))
+    model = LoopedModel(build.model(PICTURE, read_again(build)), family, least_bytes=4 * 8 * 96 * 80)
+    assert model.cut == {"Abs", "Conv", "Relu"}
+    model.check([{"h": 96, "w": 80}, {"h": 16, "w": 16}, {"h": 88, "w": 24}], 24)
+
+
 @pytest.mark.parametrize("most", [2, 3])
 @pytest.mark.parametrize("name", ["pictures of any size", "LSTM", "heads"])
 def test_a_batch_of_two_is_cut_as_well(name, most):

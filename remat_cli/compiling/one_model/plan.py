@@ -8,6 +8,7 @@ from remat_cli.compiling.ask import CompileRequest, ask
 from remat_cli.compiling.planned import Answered, OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.leaner_form import in_leaner_form
 from remat_cli.compiling.search.family import plan_family, run_here
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.loops import Loops
@@ -26,9 +27,19 @@ def plan_one_model(
 ) -> OneModel | Refused:
     """Plan whole ops; where that is not possible for free, plan with splits too and take what is better.
 
+    It is in the form in which a process holds less.
+
     Raises:
         ConfigError: the solver does not take the model.
     """
+    found = _planned(prepared, platform, request, work, progress)
+    return in_leaner_form(found, request, progress) if isinstance(found, OneModel) else found
+
+
+def _planned(
+    prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
+) -> OneModel | Refused:
+    """The better of plans of whole ops and with splits."""
     began, mode, question = time.monotonic(), request.splits.mode, ask(platform, request)
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
     solving = time.monotonic()

@@ -55,6 +55,12 @@ def saves_packed(written: WrittenModel, prepared: Prepared, files: WeightFiles) 
     return any(weight.is_saved for weight in _written_weights(written, prepared, files))
 
 
+def kept_in_branch_bytes(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> int:
+    """Bytes of the weights in the model file that the branch of the steady form has itself."""
+    weights = _written_weights(written, prepared, files)
+    return sum(weight.inside_bytes for weight in weights if weight.is_of_branch)
+
+
 def wants_primers(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> bool:
     """Whether chance would decide how many of the copies stay on the heap that a session makes and drops."""
     return _wants_primers(_written_weights(written, prepared, files))

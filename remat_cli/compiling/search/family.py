@@ -28,13 +28,13 @@ class FewestTiles:
     most_bytes: int
 
     def propose(self, known: Known) -> Iterator[LoopCandidate]:
-        """Each holds less than the one before, by a step that is worth a trial."""
-        most_bytes = self.most_bytes
+        """Each holds less than the one before, by a step that is worth a trial, or is the one that holds least."""
+        most_bytes, last_bytes = self.most_bytes, self.most_bytes + 1
         for _ in range(MOST_TRIALS):
-            rung = self.loops.fitting(most_bytes)
-            if rung is None:
+            rung = self.loops.fitting(most_bytes) or self.loops.lowest()
+            if rung is None or rung.peak_bytes >= last_bytes:
                 return
-            most_bytes = int(rung.peak_bytes * (1 - LEAST_STEP_SHARE))
+            last_bytes, most_bytes = rung.peak_bytes, int(rung.peak_bytes * (1 - LEAST_STEP_SHARE))
             yield LoopCandidate(self.loops, rung, partial(fit_loops, self.loops, most_bytes))
 
 

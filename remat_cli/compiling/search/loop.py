@@ -170,17 +170,25 @@ def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel |
     """The best plan, by the rule, of what is proposed; None: there is none.
 
     Once the user has asked to stop, or time is over, nothing more is built; what was measured before is still planned.
+    Ctrl-C ends what is built, measured, planned or written at that moment, and leaves the best plan so far.
     """
     known = Known()
     for proposed in proposer.propose(known):
         known.trial = proposed if isinstance(proposed, SplitTrial) else _measured(proposed, progress)
         is_planned = known.trial is not None and (isinstance(proposed, SplitTrial) or not proposed.is_probe)
-        known.found = known.trial.candidate.plan(known.trial) if known.trial is not None and is_planned else None
+        known.found = _planned(known.trial, progress) if known.trial is not None and is_planned else None
         if isinstance(known.found, OneModel) and rule.admits(known.found):
             known.best = known.found if known.best is None else rule.better(known.best, known.found)
         if known.best is not None and (rule.is_enough(known.best) or time.monotonic() > rule.ends):
             break
     return known.best
+
+
+def _planned(trial: SplitTrial, progress: Progress) -> OneModel | Refused | None:
+    """What a candidate's plan comes to, unless the user asks to stop meanwhile."""
+    with stages.giving_way(progress):
+        return trial.candidate.plan(trial)
+    return None
 
 
 def _measured(candidate: Candidate, progress: Progress) -> SplitTrial | None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.base import progress as stages
 from remat_cli.base.clock import SearchClock, SearchOver
 from remat_cli.base.present import present
 from remat_cli.base.processes import available_cores
@@ -64,6 +63,8 @@ PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
+LAUNCH_NS = 10_000  # of an op in a loop
+SLOW_ROWS = 16  # so many rows of a product take about twice their share of the time
 THREADS = 8  # bits hold on up to so many, or on as many as there are
 
 
@@ -71,13 +72,13 @@ THREADS = 8  # bits hold on up to so many, or on as many as there are
 class Rung:
     """Regions in loops, their tiles, and what is held at the largest sizes by estimate.
 
-    `launches` is how many ops the loops run in all, which is what tiles cost.
+    `extra_ns` is by how much longer it takes, by estimate: what tiles cost.
     """
 
     regions: tuple[LoopRegion, ...]
     tilings: tuple[Tiling, ...]
     peak_bytes: int
-    launches: int
+    extra_ns: int
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,11 @@ class Loops:
     task: SplitTask
 
     def ladder(self) -> list[Rung]:
-        """Rungs that hold ever less; none of which another one holds no more and launches no more ops."""
+        """Rungs that hold ever less; none of which another one holds no more and takes no longer."""
         return self._proved(ladder_of)
 
     def fitting(self, most_bytes: int) -> Rung | None:
-        """Of the rungs that hold so little the one that launches the fewest ops."""
+        """Of the rungs that hold so little the one that takes the least time."""
         found = self._proved(lambda rungs: [each for each in rungs if each.peak_bytes <= most_bytes][:1], most_bytes)
         return next(iter(found), None)
 
@@ -195,7 +196,7 @@ class Loops:
                 tilings = tuple(self._other_rows(sized, region, tiling, multiple) for region, tiling in pairs)
                 peak_bytes = LoopEstimate(sized, rung.regions, tilings, self._profile).peak_bytes
                 if tilings != rung.tilings and peak_bytes <= self.most_bytes:
-                    yield Rung(rung.regions, tilings, peak_bytes, rung.launches)
+                    yield Rung(rung.regions, tilings, peak_bytes, rung.extra_ns)
 
     def _other_rows(self, sized: SizedView, region: LoopRegion, tiling: Tiling, multiple: Fraction) -> Tiling:
         """Tiles of a multiple of the rows, or the same where these are not proved to have the same bits."""
@@ -266,7 +267,7 @@ class Loops:
         return choose([rung for rung in self._rungs(most_bytes) if self._is_proved(rung)])
 
     def _rungs(self, most_bytes: int = -1) -> list[Rung]:
-        """Rungs of which no tiles are refused so far, those first that launch the fewest ops.
+        """Rungs of which no tiles are refused so far, those first that take the least time.
 
         Of each ladder none after the first one that holds so little.
         """
@@ -276,7 +277,7 @@ class Loops:
                 found.append(rung)
                 if rung.peak_bytes <= most_bytes:
                     break
-        return sorted(found, key=lambda each: (each.launches, each.peak_bytes))
+        return sorted(found, key=lambda each: (each.extra_ns, each.peak_bytes))
 
     def _is_proved(self, rung: Rung) -> bool:
         """Whether the bits of all its tiles are proved, without finding out."""
@@ -383,10 +384,19 @@ class Loops:
             return None
         regions, tilings = zip(*pairs, strict=True)
         estimate = LoopEstimate(self.sized, regions, tilings, self._profile)
-        launches = sum(-(-self._length(region) // tiling.rows) * len(region.ops) for region, tiling in pairs)
-        rung = Rung(regions, tilings, estimate.peak_bytes, launches)
+        rung = Rung(regions, tilings, estimate.peak_bytes, sum(self._extra_ns(*pair) for pair in pairs))
         is_less = rung.peak_bytes < self.task.question.baseline.peak
         return rung if is_less and self._cuts_all_large(rung) else None
+
+    def _extra_ns(self, region: LoopRegion, tiling: Tiling) -> int:
+        """By how much longer tiles take than the whole: ops are launched often, and products of few rows are slower.
+
+        Whole matrices, such as those of items of a batch, are what kernels work on anyhow.
+        """
+        view, launches = self.sized.view, -(-self._length(region) // tiling.rows) * len(region.ops)
+        products = [(op, view.ops[op].outputs[0] or ()) for op in region.ops if view.rules[op].product is not None]
+        by_rows = (op for op, made in products if region.axes[view.makes[op][0]] == len(made) - 2)
+        return launches * LAUNCH_NS + SLOW_ROWS * sum(self._profile.ops[op].time_ns for op in by_rows) // tiling.rows
 
     def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """So many tiles, or the most below that are not refused."""
@@ -459,7 +469,7 @@ class Loops:
         """
         if not self.rungs:
             return True
-        rising = sorted(self.rungs, key=lambda each: each.launches)
+        rising = sorted(self.rungs, key=lambda each: each.extra_ns)
         finest = {tuple(tuple(each.ops) for each in rung.regions): rung for rung in rising}
         needed_bytes = min(self._with_refused(rung, refused, clock) for rung in finest.values())
         lowest_bytes = min(rung.peak_bytes for rung in self.rungs)
@@ -534,10 +544,10 @@ class Loops:
 
 
 def ladder_of(rungs: Sequence[Rung]) -> list[Rung]:
-    """Of rungs those of which no other one holds no more and launches no more ops; they hold ever less."""
+    """Of rungs those of which no other one holds no more and takes no longer; they hold ever less."""
     found: list[Rung] = []
-    for rung in sorted(rungs, key=lambda each: (each.peak_bytes, each.launches)):
-        if not found or rung.launches < found[-1].launches:
+    for rung in sorted(rungs, key=lambda each: (each.peak_bytes, each.extra_ns)):
+        if not found or rung.extra_ns < found[-1].extra_ns:
             found.append(rung)
     return found[::-1]
 
@@ -565,13 +575,11 @@ class LoopCandidate:
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
-        """Plan and write the loops; None where Ctrl-C ends that."""
+        """Plan and write the loops."""
         task = self.loops.task
         problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
-        with stages.giving_way(task.progress):
-            found = task.plan(trial, problem, task.request.search)
-            return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
-        return None
+        found = task.plan(trial, problem, task.request.search)
+        return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
 
 
 def _in_steps(rows: int) -> int:

@@ -25,6 +25,7 @@ from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.runtime.measure.turns import time_in_turn
+from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.tiles.build import (
@@ -174,12 +175,23 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
 
 
 def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
-    """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache."""
+    """How long a run of the split model takes, as a multiple of the whole model's; kept in the cache.
+
+    Where this machine cannot run the whole one at these sizes, that is so at smaller ones: the largest at which there
+    is enough memory for both.
+    """
     conditions = split.conditions
     settings = default_settings(conditions)
     models = (lean_form(beside, settings), lean_form(split.reference_path, settings))
-    feeds = split.feeds if split.runnable is None else split.runnable.at.feeds
-    whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance)
+    runnable = split.runnable
+    smaller = None if runnable is None else runnable.smaller
+    try:
+        feeds = split.feeds if runnable is None else runnable.at.feeds
+        whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance)
+    except RuntimeFailure as failure:
+        if smaller is None or not lacks_memory(failure):
+            raise
+        whole_ns, split_ns = time_in_turn(models, smaller.feeds, settings, progress.advance)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative

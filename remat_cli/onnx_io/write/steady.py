@@ -15,8 +15,9 @@ import onnx_ir as ir
 from remat_cli.base.present import present
 from remat_cli.core.schedule.loops import is_loop, is_zero, zero_of
 from remat_cli.onnx_io.read.default_order import subgraphs
-from remat_cli.onnx_io.read.interface import dims_of, fed_inputs, port_of
+from remat_cli.onnx_io.read.interface import dims_of, fed_inputs, port_of, runtime_name
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
+from remat_cli.onnx_io.write.gate_helpers import COUNTED_TYPES
 from remat_cli.ort_rules.steady import BODY, NUMBER_BYTES, PREFIX, Ballast, SteadyForm
 
 FORM_KEY = "remat.steady"  # model metadata: bytes of each ballast
@@ -65,7 +66,7 @@ def steady(model: ir.Model, form: SteadyForm, outside: Collection[str] = (), ins
     graph.remove(nodes)
     sequence = writer.op(writer.main, "seq", "SequenceEmpty", [])
     sequence.type = ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
-    start = writer.op(writer.main, "size", "Size", [gated])
+    start = writer.count(writer.main, "size")
     if form.ballasts:
         start = writer.ballasts(sequence, start, form.ballasts)
     condition = writer.op(writer.main, "go", "Greater", [start, writer.constant("least", -1)])
@@ -112,6 +113,19 @@ class _Writer:
         nodes.append(ir.Node("", op_type, reads, outputs=[made], name=f"{PREFIX}{name}"))
         return made
 
+    def count(self, nodes: list[ir.Node], name: str) -> ir.Value:
+        """A number that exists with the gated input.
+
+        Of types that the runtime's Size does not take it would convert the whole input; so of these no element counts.
+        """
+        counted, kind = self._gated, self._gated.type
+        if kind is not None and runtime_name(kind.dtype) not in COUNTED_TYPES:
+            if self._gated.shape:
+                counted = self.op(nodes, f"{name}/nothing", "Gather", [counted, self.constant("nothing", [])])
+            counted = self.op(nodes, f"{name}/cast", "Cast", [counted])
+            nodes[-1].attributes["to"] = ir.AttrInt64("to", int(ir.DataType.INT64))
+        return self.op(nodes, name, "Size", [counted])
+
     def constant(self, name: str, value: int | list[int], kind: type[np.integer[Any]] = np.int64) -> ir.Value:
         """A weight in the main graph, one for each name."""
         name = f"{PREFIX}{name}"
@@ -129,7 +143,7 @@ class _Writer:
         for number, ballast in enumerate(ballasts):
             count, known = self._ballast(nodes, f"ballast{number}", count, known, ballast), ballast.hidden
         other: list[ir.Node] = []
-        otherwise = self.op(other, "none", "Size", [self._gated])
+        otherwise = self.count(other, "none")
         for value in (count, otherwise):
             value.type, value.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
         condition = self.op(self.main, "first", "Greater", [start, self.constant("least", -1)])
@@ -206,7 +220,7 @@ class _Writer:
     def filled(self, outputs: list[ir.Value]) -> ir.Graph:
         """The branch that never runs: outputs of the same types, of shapes that are computed in it."""
         nodes: list[ir.Node] = []
-        size = self.op(nodes, "other", "Size", [self._gated])
+        size = self.count(nodes, "other")
         results: list[ir.Value] = []
         for number, value in enumerate(outputs):
             rank = 0 if value.shape is None else len(value.shape)

@@ -1,7 +1,8 @@
 """Reads and writes arrays by name in .npz files, of any element type and under any name."""
 
+import contextlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,48 @@ def read_arrays(path: Path) -> dict[str, Array]:
     Raises:
         ModelError: the file is missing or no .npz; one line.
     """
+    with _opened(path) as loaded:
+        return {name: loaded[name] for name in loaded.files}
+
+
+def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of all arrays of an .npz file, of which only the headers are read.
+
+    Raises:
+        ModelError: the file is missing or no .npz; one line.
+    """
+    with _opened(path) as loaded:
+        entries = ((entry.removesuffix(".npy"), entry) for entry in loaded.zip.namelist())
+        return {name: _shape_in(loaded.zip, entry) for name, entry in entries}
+
+
+def _shape_in(archive: zipfile.ZipFile, entry: str) -> tuple[int, ...]:
+    with archive.open(entry) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape: tuple[int, ...] = read(stream)[0]
+        return shape
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """An .npz file while it is read.
+
+    Raises:
+        ModelError: the file is missing or no .npz; one line.
+    """
     try:
         with path.open("rb") as stream:
             loaded: Any = np.load(stream, allow_pickle=False)
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise ModelError(f"inputs file {path} holds one array; save all inputs by name with numpy.savez")
             with loaded:
-                return {name: loaded[name] for name in loaded.files}
+                yield loaded
     except FileNotFoundError:
         raise ModelError(f"inputs file {path} does not exist") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         line = next(iter(str(error).splitlines()), "it is empty")
         raise ModelError(f"inputs file {path} is not an .npz of plain arrays: {line}") from None
-
-
-def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of all arrays of an .npz file.
-
-    Raises:
-        ModelError: the file is missing or no .npz; one line.
-    """
-    return {name: array.shape for name, array in read_arrays(path).items()}
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

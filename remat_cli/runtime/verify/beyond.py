@@ -82,21 +82,21 @@ def find_compared(
         if any(_is_within(other, sizes[place]) for other in failed):
             left.append(place)
             continue
-        with _unless_memory_lacks(), memory_limited(spare_memory_bytes()):
+        with unless_memory_lacks(), memory_limited(spare_memory_bytes()):
             found = see_at_sizes(many.original, [feeds[place]], settings(False), advance)
             wanted |= _wanted([place], found, "original")
             continue
         failed.append(sizes[place])
         left.append(place)
     if beyond.twin is not None and left:
-        with _unless_memory_lacks(), memory_limited(spare_memory_bytes()):
+        with unless_memory_lacks(), memory_limited(spare_memory_bytes()):
             twin = see_at_sizes(beyond.twin, [feeds[place] for place in left], settings(True), advance)
             wanted |= _wanted(left, twin, "twin")
     return Compared(first, timed, wanted)
 
 
 @contextlib.contextmanager
-def _unless_memory_lacks() -> Iterator[None]:
+def unless_memory_lacks() -> Iterator[None]:
     """End the block where there is too little memory for it: what it was to find is then not there."""
     try:
         yield

@@ -28,7 +28,7 @@ WHOLE = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNumbers:
     """A few integers with their type; each is None where it is not the same for all sizes."""
 
     numbers: Numbers
@@ -58,33 +58,33 @@ def with_known_numbers(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> 
     return plain
 
 
-def _read_of(node: ir.Node, known: Mapping[str, Known]) -> list[int]:
+def _read_of(node: ir.Node, known: Mapping[str, KnownNumbers]) -> list[int]:
     """Where an op that is not needed to compute known numbers reads some."""
     if all(value.name in known for value in node.outputs):
         return []
     return [at for at, value in enumerate(node.inputs) if value is not None and value.name in known]
 
 
-def known_numbers(graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]]) -> dict[str, Known]:
+def known_numbers(graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]]) -> dict[str, KnownNumbers]:
     """By name what ops compute that is the same for all sizes."""
-    found: dict[str, Known] = {}
+    found: dict[str, KnownNumbers] = {}
     for node in graph:
         read = [_given(value, found) for value in node.inputs]
         made = None if node.domain else _made(node, [None if each is None else each.numbers for each in read], dims)
         if made is not None and len(node.outputs) == 1 and made.size <= MOST_NUMBERS:
             kind = ir.DataType.INT64 if node.op_type == "Shape" else present(read[0], "the first input").kind
             kind = ir.DataType(node.attributes["to"].as_int()) if node.op_type == "Cast" else kind
-            found[node.outputs[0].name or ""] = Known(made, kind)
+            found[node.outputs[0].name or ""] = KnownNumbers(made, kind)
     return {name: each for name, each in found.items() if None not in each.numbers.ravel().tolist()}
 
 
-def _given(value: ir.Value | None, found: Mapping[str, Known]) -> Known | None:
+def _given(value: ir.Value | None, found: Mapping[str, KnownNumbers]) -> KnownNumbers | None:
     """What an op reads, where it is a few integers."""
     if value is None or value.const_value is None:
         return None if value is None else found.get(value.name or "")
     constant = value.const_value
     is_few = constant.dtype in WHOLE and constant.size <= MOST_NUMBERS
-    return Known(constant.numpy().astype(object), constant.dtype) if is_few else None
+    return KnownNumbers(constant.numpy().astype(object), constant.dtype) if is_few else None
 
 
 def _made(node: ir.Node, read: Sequence[Numbers | None], dims: Mapping[str, tuple[Dim, ...]]) -> Numbers | None:

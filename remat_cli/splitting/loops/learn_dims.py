@@ -10,6 +10,7 @@ import onnx_ir as ir
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.sizes import Dim, fit_dim, fit_multiple
+from remat_cli.onnx_io.read.value_lengths import value_lengths
 from remat_cli.splitting.rules.table import rule_of
 
 Measurements = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]
@@ -30,15 +31,21 @@ def learn_dims(
         ModelError: a dimension follows no rule that remat knows.
     """
     makers = {value.name: node for node in model.graph for value in node.outputs}
+    from_values = value_lengths(model)
     known: dict[str, tuple[Dim, ...]] = {}
     for tensor in graph.tensors:
         node = makers.get(tensor.name)
-        known[tensor.name] = given.get(tensor.name) or tuple(_dims(tensor.name, node, known, measured))
+        origin = from_values.get(tensor.name)
+        known[tensor.name] = given.get(tensor.name) or tuple(_dims(tensor.name, node, known, measured, origin))
     return known
 
 
 def _dims(
-    name: str, node: ir.Node | None, known: Mapping[str, tuple[Dim, ...]], measured: Measurements
+    name: str,
+    node: ir.Node | None,
+    known: Mapping[str, tuple[Dim, ...]],
+    measured: Measurements,
+    origin: ir.Node | None,
 ) -> Iterator[Dim]:
     ranks = {len(shapes.get(name, ())) for _, shapes in measured}
     before = [] if node is None else [known.get(value.name or "", ()) for value in node.inputs if value is not None]
@@ -58,6 +65,11 @@ def _dims(
         if dim is None and samples:
             dim = fit_multiple(samples, dict.fromkeys(each for dims in known.values() for each in dims))
         if dim is None:
+            if origin is not None:
+                raise ModelError(
+                    f"the length of tensor '{name}' depends on values, since op '{origin.name}' ({origin.op_type}): "
+                    "no size bounds what it takes; compile for one size, or cut the model before that op"
+                )
             told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in measured)
             raise ModelError(
                 f"tensor '{name}' has no dimensions that follow from the sizes ({told}): "

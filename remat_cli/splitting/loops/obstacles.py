@@ -67,6 +67,8 @@ def _named(sized: SizedView, op: int) -> str:
 def _why_uncut(sized: SizedView, op: int) -> str:
     """Why an op runs in no parts, as the end of a sentence."""
     rule, why_not, spec = sized.view.rules[op], sized.view.facts[op].why_not_repeatable, sized.view.ops[op]
+    if op in sized.view.of_value_lengths:
+        return ": its length depends on values"
     if why_not or rule.whole_in_loops:
         return f": {why_not or rule.whole_in_loops}"
     if rule is NO_RULE:

@@ -27,7 +27,7 @@ from remat_cli.splitting.rules.table import rule_of
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class Partable:
     """A model with ops that can run on parts; dimensions of tensors that it has more, and types of its new ops."""
 
     model: ir.Model
@@ -37,14 +37,14 @@ class Rewritten:
 
 def with_open_shapes(
     model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
-) -> Rewritten:
+) -> Partable:
     """The model with lengths left open in computed shapes of large tensors, one of each Reshape: the longest.
 
     Shapes of large tensors are computed of those of inputs. `dims` are the dimensions of tensors for all sizes, `most`
     are the largest ones.
     """
     if not any(_asks_shape(node, dims, large) or _open_of(node, dims, most, large) for node in model.graph):
-        return Rewritten(model, {}, {})
+        return Partable(model, {}, {})
     new = model.clone()
     nodes = list(new.graph)
     numbers = SizeValues(new.graph, dims, names_in(new), OPEN_SHAPES)
@@ -65,7 +65,7 @@ def with_open_shapes(
     drop_unread(new.graph)
     added = of_sizes(node for node in new.graph if node not in nodes)
     new.graph.sort()
-    return Rewritten(new, *added)
+    return Partable(new, *added)
 
 
 def of_sizes(nodes: Iterable[ir.Node]) -> tuple[dict[str, tuple[Dim, ...]], dict[str, tuple[TensorType, ...]]]:

@@ -19,7 +19,7 @@ from remat_cli.core.values.sizes import Dim, SizeFamily, number
 from remat_cli.onnx_io.read.normalise import names_in
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.loop_values import SizeValues
-from remat_cli.splitting.loops.open_shapes import Rewritten, of_sizes
+from remat_cli.splitting.loops.open_shapes import Partable, of_sizes
 from remat_cli.splitting.rules.record import REPEATED
 from remat_cli.splitting.rules.shape import OPEN_SHAPES
 
@@ -31,14 +31,14 @@ Dims = Mapping[str, tuple[Dim, ...]]
 
 def with_shifts_as_picks(
     model: ir.Model, dims: Dims, family: SizeFamily, most: Mapping[str, int], large: Collection[str]
-) -> Rewritten:
+) -> Partable:
     """The model with a GatherElements for each shift of large scores; `most` are the largest sizes.
 
     `dims` are the dimensions of tensors for all sizes.
     """
     is_old = model.graph.opset_imports.get("", 0) < OLDEST_OPSET
     if is_old or not any(_scores(node, dims, family, large) for node in model.graph):
-        return Rewritten(model, {}, {})
+        return Partable(model, {}, {})
     new = model.clone()
     writer = _Picks(new, dims, most)
     nodes = list(new.graph)
@@ -50,7 +50,7 @@ def with_shifts_as_picks(
     added = (node for node in new.graph if node not in nodes and node.name not in writer.types)
     size_dims, size_types = of_sizes(each for each in added if each.op_type != "GatherElements")
     new.graph.sort()
-    return Rewritten(new, {**writer.made, **size_dims}, {**writer.types, **size_types})
+    return Partable(new, {**writer.made, **size_dims}, {**writer.types, **size_types})
 
 
 def _scores(node: ir.Node, dims: Dims, family: SizeFamily, large: Collection[str]) -> ir.Value | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
+from remat_cli.splitting.loops.edges import with_cheap_entries, with_smaller_exits
 from remat_cli.splitting.loops.levels import between, hides_some, levels_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 from remat_cli.splitting.loops.windows import COLUMNS, ROWS, Demand, NotAlike, relabels_blocks, window_tiles
@@ -56,10 +57,15 @@ def _around(sized: SizedView, name: str, axis: int, large: Collection[str], barr
     """
     view, makers = sized.view, sized.makers
     touching = _touching(sized, {name}, axis, large, barred)
-    levels = levels_of(sized, touching, lambda op: op not in barred and runs_along(sized, op, axis))
+
+    def can_run(op: int) -> bool:
+        return op not in barred and runs_along(sized, op, axis)
+
+    levels = levels_of(sized, touching, can_run)
     own = {op for op, level in levels.items() if level == levels.get(makers[name])}
     near = _touching(sized, {name}, axis, large, set(range(len(view.ops))) - own) & own
-    return between(sized, near, own)
+    ops = with_smaller_exits(sized, between(sized, near, own), can_run)
+    return with_cheap_entries(sized, ops, axis, can_run)
 
 
 def _touching(

@@ -74,7 +74,7 @@ def can_be_apart(view: ModelView, op: int) -> bool:
 
 def _norm(view: ModelView, op: int, least_bytes: int) -> Norm | None:
     spec, node = view.ops[op], view.nodes[op]
-    if spec.key != ("", "InstanceNormalization") or captured_values(node):
+    if spec.key != ("", "InstanceNormalization") or captured_values(node) or op in view.of_value_lengths:
         return None
     grouped, result = view.reads[op][0], view.makes[op][0]
     scale, shift = spec.constant(1), spec.constant(2)

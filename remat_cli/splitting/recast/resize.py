@@ -72,7 +72,7 @@ def bilinear(view: ModelView, op: int, least_bytes: int = 0) -> Bilinear | None:
     """How an op can be taken apart; None where it is no such Resize, is smaller, or has a slicing rule for its rows."""
     spec = view.ops[op]
     is_bilinear = view.rules[op].is_resize and spec.text("mode", "nearest") == "linear" and not is_entangled(spec)
-    if not is_bilinear or captured_values(view.nodes[op]):
+    if not is_bilinear or captured_values(view.nodes[op]) or op in view.of_value_lengths:
         return None
     made = view.tensors.get(view.makes[op][0])
     if made is None or made.dtype != FLOAT or made.size_bytes < least_bytes or len(made.shape) != IMAGES:

@@ -93,6 +93,11 @@ def _op(view: ModelView, op: int, free_bytes: int) -> SplitObstacle | None:
     if not name or is_cuttable(view, op) or _working_set(view, op) <= free_bytes:
         return None
     node = view.graph.ops[op]
+    if op in view.of_value_lengths:
+        text = (
+            f"'{name}' ({format_bytes(size)}) is made whole by op '{node.name}' ({node.op_type}): its length depends on"
+        )
+        return SplitObstacle(f"{text} values", is_final=False, op=op)
     condition = "" if view.may_reassociate else " so that its bits stay the same"
     return SplitObstacle(
         f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut{condition}",

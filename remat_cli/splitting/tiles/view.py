@@ -12,6 +12,7 @@ from remat_cli.core.schedule.graph import Graph, Tensor, TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
+from remat_cli.onnx_io.read.value_lengths import value_lengths
 from remat_cli.onnx_io.write.assemble import element_types
 from remat_cli.splitting.rules.record import LayoutKind, SliceRule
 from remat_cli.splitting.rules.table import rule_of, slice_op
@@ -114,6 +115,13 @@ class ModelView:
         return {name: tuple(ops) for name, ops in found.items()}
 
     @cached_property
+    def of_value_lengths(self) -> frozenset[int]:
+        """Ops that read or make a tensor whose length is another one in the next run: they are left whole."""
+        found = value_lengths(self.model)
+        pairs = enumerate(zip(self.reads, self.makes, strict=True))
+        return frozenset(op for op, names in pairs if any(name in found for each in names for name in each))
+
+    @cached_property
     def in_place(self) -> frozenset[tuple[str, str]]:
         """(input, output) tensors that may share a buffer where the op reads the input last."""
         names = [tensor.name for tensor in self.graph.tensors]
@@ -134,7 +142,7 @@ class ModelView:
         """The op cut down to a slab of its output; remembered."""
         key = (op, *slab)
         if key not in self._slices:
-            if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable:
+            if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable or op in self.of_value_lengths:
                 self._slices[key] = None
             elif slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
                 self._slices[key] = self._slice_of_blocks(op, slab)

@@ -1,0 +1,73 @@
+"""Ops at the edges of a region in tiles that make less whole: behind it what is joined, before it what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from remat_cli.core.values.sizes import Dim, number
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
+from remat_cli.splitting.rules.record import WindowKind
+
+CanRun = Callable[[int], bool]
+"""Whether an op can run in tiles along the axis of a region."""
+
+
+def _can_follow(region: frozenset[int], can_run: CanRun, op: int) -> bool:
+    """Whether an op that is not in a region can run in it."""
+    return op not in region and can_run(op)
+
+
+def with_smaller_exits(sized: SizedView, ops: set[int], can_run: CanRun) -> set[int]:
+    """The same with ops that make of what would be joined something smaller, row by row.
+
+    Channels of convolutions in blocks are such: 24 of them lie in memory as 32, until they are put in order.
+    """
+    for name in [each for op in sorted(ops) for each in sized.view.makes[op] if each]:
+        can_follow = partial(_can_follow, frozenset(ops), can_run)
+        behind = list(_behind(sized, name, can_follow))
+        sizes = [sized.sizes[sized.view.makes[op][0]] for op in behind]
+        least = min(sizes, default=sized.sizes[name])
+        more = ops.union(behind[: sizes.index(least) + 1]) if least < sized.sizes[name] else ops
+        ops = more if is_closed(sized, LoopRegion(number(0), more)) else ops
+    return ops
+
+
+def _behind(sized: SizedView, name: str, may_join: CanRun) -> Iterator[int]:
+    """Ops that look at no windows, each the only one that reads what the one before it makes, or at first a tensor."""
+    view = sized.view
+    while name not in sized.kept and len(view.readers[name]) == 1:
+        (op,) = view.readers[name]
+        if not _looks_at_no_window(sized, op) or len(view.makes[op]) > 1 or not may_join(op):
+            return
+        yield op
+        name = view.makes[op][0]
+
+
+def with_cheap_entries(sized: SizedView, ops: set[int], axis: int, can_run: CanRun) -> set[int]:
+    """The same with ops that only they read from, row by row, where what those read is kept anyway, or is smaller."""
+    view, waiting = sized.view, sorted(ops)
+    while waiting:
+        for name in view.reads[waiting.pop()]:
+            op = sized.makers.get(name)
+            if op is None or op in ops or name in sized.kept or not ops.issuperset(view.readers[name]):
+                continue
+            read = {each for each in view.reads[op] if each in sized.makers}
+            ending = [each for each in read if each not in sized.kept and max(view.readers[each]) <= max(ops)]
+            is_less = sum(sized.sizes[each] for each in ending) < sized.sizes[name]
+            is_cheap = _looks_at_no_window(sized, op) and not view.rules[op].product
+            is_by_row = {_length(sized, each, axis) for each in read} <= {_length(sized, name, axis), number(1), None}
+            more = ops | {op}
+            if is_less and is_cheap and is_by_row and can_run(op) and is_closed(sized, LoopRegion(number(0), more)):
+                ops = more
+                waiting.append(op)
+    return ops
+
+
+def _looks_at_no_window(sized: SizedView, op: int) -> bool:
+    return sized.view.rules[op].windows in (None, WindowKind.BESIDE)
+
+
+def _length(sized: SizedView, name: str, axis: int) -> Dim | None:
+    """How long a tensor is along an axis, if it has one."""
+    return sized.dims[name][axis] if len(sized.dims[name]) > axis else None

@@ -1,0 +1,136 @@
+"""Lengths that depend on values are found where they begin and wherever they go; what follows from sizes is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, parser
+
+from remat_cli.cli import main
+from remat_cli.onnx_io.read.value_lengths import value_lengths
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+
+
+def origins(text: str) -> dict[str, str]:
+    """By tensor, the type of the op where its length begins to depend on values."""
+    found = value_lengths(ir.from_proto(parser.parse_model(HEAD + text)))
+    return {name: node.op_type for name, node in found.items()}
+
+
+CHOSEN = """(float[n, 4] x, bool[n] m) => (float[k, 8] y)
+    <float[4, 8] w = {{{zeros}}}, int64[1] axes = {{0}}> {{
+    found = NonZero(m)
+    places = Squeeze(found, axes)
+    rows = Gather<axis = 0>(x, places)
+    y = MatMul(rows, w)
+}}""".format(zeros=", ".join(["0"] * 32))
+
+
+def test_what_is_found_has_another_length_and_so_has_all_that_is_made_of_it():
+    assert origins(CHOSEN) == dict.fromkeys(("found", "places", "rows", "y"), "NonZero")
+
+
+def test_a_length_that_is_computed_of_values_is_one():
+    """As a length regulator does: how many frames there are is the sum of the durations."""
+    text = """(float[1, t] durations) => (float[f] frames)
+        <int64 zero = {0}, int64 one = {1}> {
+        total = ReduceSum<keepdims = 0>(durations)
+        count = Cast<to = 7>(total)
+        places = Range(zero, count, one)
+        frames = Cast<to = 1>(places)
+    }"""
+    assert origins(text) == {"places": "Range", "frames": "Range"}
+
+
+def test_lengths_that_follow_from_sizes_are_none():
+    text = """(float[n, t, 8] x) => (float[n, h, w] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] rest = {-1}> {
+        shape = Shape(x)
+        length = Gather<axis = 0>(shape, one)
+        places = Range(zero, length, one)
+        batch = Slice(shape, first, second)
+        first = Constant<value_ints = [0]>()
+        second = Constant<value_ints = [1]>()
+        wanted = Concat<axis = 0>(batch, rest, second)
+        y = Reshape(x, wanted)
+    }"""
+    assert origins(text) == {}
+
+
+def test_the_shape_of_what_has_such_a_length_is_a_value():
+    text = """(float[n] x) => (float[k] y) <float[1] nought = {0}> {
+        found = NonZero(x)
+        count = Shape(found)
+        y = ConstantOfShape(count)
+    }"""
+    assert origins(text) == {"found": "NonZero", "y": "ConstantOfShape"}
+
+
+def test_constants_that_are_looked_through_are_known():
+    text = "(float[n] x) => (int64[1, k] y) <float[3] w = {0, 1, 2}> { y = NonZero(w) }"
+    assert origins(text) == {}
+
+
+def chooser(path: Path) -> Path:
+    """Rows that a mask chooses, each widened and narrowed again."""
+    generator = np.random.default_rng(0)
+    weights = {
+        "wide": generator.standard_normal((16, 256)).astype(np.float32),
+        "narrow": generator.standard_normal((256, 16)).astype(np.float32),
+        "axis": np.array([0]),
+    }
+    nodes = [
+        helper.make_node("NonZero", ["m"], ["found"]),
+        helper.make_node("Squeeze", ["found", "axis"], ["places"]),
+        helper.make_node("Gather", ["x", "places"], ["rows"], axis=0),
+        helper.make_node("MatMul", ["rows", "wide"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "narrow"], ["chosen"]),
+        helper.make_node("MatMul", ["x", "wide"], ["c"]),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("MatMul", ["d", "narrow"], ["all"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [20_000, 16]),
+        helper.make_tensor_value_info("m", TensorProto.BOOL, [20_000]),
+        helper.make_tensor_value_info("chosen", TensorProto.FLOAT, ["k", 16]),
+        helper.make_tensor_value_info("all", TensorProto.FLOAT, [20_000, 16]),
+    ]
+    initialisers = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "chooser", ports[:2], ports[2:], initialisers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_has_such_a_length_is_left_whole_and_the_rest_is_cut(tmp_path, capsys):
+    """A tile at fixed places would be refused, or be wrong, where a mask chooses more rows or fewer."""
+    model, output = chooser(tmp_path / "chooser.onnx"), tmp_path / "out.onnx"
+    words = ["--budget", "75%", "--budget-scope", "live", "--verify", "fast", "-q", "-o", str(output)]
+    assert main(["compile", str(model), *words]) == 0
+    text = capsys.readouterr().out
+    assert "by op 'NonZero'; what reads or makes such a tensor is left whole" in text
+    original, ours = (ort.InferenceSession(str(path)) for path in (model, output))
+    chosen = np.random.default_rng(1)
+    x = chosen.standard_normal((20_000, 16)).astype(np.float32)
+    for share in (0.0, 0.001, 0.5, 1.0):
+        feeds = {"x": x, "m": chosen.random(20_000) < share}
+        pairs = zip(original.run(None, feeds), ours.run(None, feeds), strict=True)
+        assert all(np.array_equal(*pair) for pair in pairs), share
+
+
+@pytest.mark.usefixtures("cache")
+def test_ranges_of_such_a_model_are_refused_by_the_length_and_its_op(tmp_path, capsys):
+    model = chooser(tmp_path / "chooser.onnx")
+    opened = onnx.load(model)
+    for port in (*opened.graph.input, opened.graph.output[1]):
+        port.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(opened, model)
+    assert main(["compile", str(model), "--budget", "20%", "--dim", "n=1..20000", "--budget-scope", "live", "-q"]) == 2
+    assert "the length of tensor 'found' depends on values, since op 'NonZero' (NonZero)" in capsys.readouterr().err
