@@ -112,7 +112,7 @@ def _run(path: Path, made: Path, drawn: Drawn, seed: int, promised_bytes: int) -
         pairs = zip(before.run(None, fed), after.run(None, fed), strict=True)
         if not all(one.tobytes() == other.tobytes() for one, other in pairs):
             wrong.append(told(sizes))
-    given = [GivenFeeds(pack_all(fed)) for fed in feeds]
+    given = [GivenFeeds(pack_all(each)) for each in feeds]
     peaks = see_at_sizes(made, given, SessionSettings(exact=False)).peak_bytes
     above = [
         f"{told(sizes)} ({peak:,} of {promised_bytes:,} bytes)"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -207,9 +207,9 @@ def exported(net: Net, opset: int, seed: int) -> Drawn:
         name: {axis: dim for axis, dim in enumerate(feed.shape) if isinstance(dim, str)}
         for name, feed in net.feeds.items()
     }
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+    file: Any = io.BytesIO()  # which the exporter takes, though it does not say so
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        file = Path(folder) / "model.onnx"
         module = net.module.eval()
         for each in module.modules():
             if isinstance(each, Layer) and each.form == "sdpa" and opset < FUSED_ATTENTION_OPSET:
@@ -217,12 +217,12 @@ def exported(net: Net, opset: int, seed: int) -> Drawn:
         torch.onnx.export(
             module,
             feeds,
-            str(file),
+            file,
             input_names=list(net.feeds),
             output_names=["y"],
             dynamic_axes=axes,
             opset_version=opset,
             dynamo=False,
         )
-        model = onnx.load(file)
+    model = onnx.load_from_string(file.getvalue())
     return Drawn(model, net.feeds, net.ranges, (*net.families, f"opset {opset}"))
