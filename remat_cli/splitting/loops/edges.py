@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
@@ -13,19 +12,13 @@ CanRun = Callable[[int], bool]
 """Whether an op can run in tiles along the axis of a region."""
 
 
-def _can_follow(region: frozenset[int], can_run: CanRun, op: int) -> bool:
-    """Whether an op that is not in a region can run in it."""
-    return op not in region and can_run(op)
-
-
 def with_smaller_exits(sized: SizedView, ops: set[int], can_run: CanRun) -> set[int]:
     """The same with ops that make of what would be joined something smaller, row by row.
 
     Channels of convolutions in blocks are such: 24 of them lie in memory as 32, until they are put in order.
     """
     for name in [each for op in sorted(ops) for each in sized.view.makes[op] if each]:
-        can_follow = partial(_can_follow, frozenset(ops), can_run)
-        behind = list(_behind(sized, name, can_follow))
+        behind = list(_behind(sized, name, ops, can_run))
         sizes = [sized.sizes[sized.view.makes[op][0]] for op in behind]
         least = min(sizes, default=sized.sizes[name])
         more = ops.union(behind[: sizes.index(least) + 1]) if least < sized.sizes[name] else ops
@@ -33,12 +26,12 @@ def with_smaller_exits(sized: SizedView, ops: set[int], can_run: CanRun) -> set[
     return ops
 
 
-def _behind(sized: SizedView, name: str, may_join: CanRun) -> Iterator[int]:
+def _behind(sized: SizedView, name: str, region: Collection[int], can_run: CanRun) -> Iterator[int]:
     """Ops that look at no windows, each the only one that reads what the one before it makes, or at first a tensor."""
     view = sized.view
     while name not in sized.kept and len(view.readers[name]) == 1:
         (op,) = view.readers[name]
-        if not _looks_at_no_window(sized, op) or len(view.makes[op]) > 1 or not may_join(op):
+        if op in region or not _looks_at_no_window(sized, op) or len(view.makes[op]) > 1 or not can_run(op):
             return
         yield op
         name = view.makes[op][0]
