@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -36,7 +37,7 @@ def run(what):
 
 def graph_of(what):
     """Only what matters: the shape of the input."""
-    (x,) = what.graph.inputs
+    x = what.graph.inputs[0]
     return Graph((), (Tensor("x", "float", x.shape.numpy(), 0),), ())
 
 
@@ -74,6 +75,29 @@ def test_ops_that_mean_the_same_are_raised(name):
 )
 def test_ops_that_changed_are_not(old):
     assert raise_opset(old, NEW, graph_of(old)) is None
+
+
+@pytest.mark.parametrize(("inner", "is_raised"), [("Relu", True), ("Softmax", False)])
+def test_ops_that_run_graphs_are_raised_where_all_in_these_are(inner, is_raised):
+    """A Softmax in a body of opset 11 works on all axes from its own on as if they were one, for all that is known."""
+    ports = [helper.make_tensor_value_info(name, kind, []) for name, kind in (("at", 7), ("on", 9), ("goes", 9))]
+    body = helper.make_graph(
+        [helper.make_node(inner, ["x"], ["made"]), helper.make_node("Identity", ["on"], ["goes"])],
+        "body",
+        ports[:2],
+        [ports[2], helper.make_tensor_value_info("made", 1, [2, 4])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["count", ""], ["y"], name="loop", body=body)],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [2, 4]), helper.make_tensor_value_info("count", TensorProto.INT64, [])],
+        [helper.make_tensor_value_info("y", 1, ["n", 2, 4])],
+    )
+    older = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8))
+    raised = raise_opset(older, NEW, graph_of(older))
+    assert (raised is not None) is is_raised
+    if raised is not None:
+        onnx.checker.check_model(ir.to_proto(raised))
 
 
 def test_a_newer_model_stays_as_it_is():

@@ -1,6 +1,6 @@
 """Declares another version of the ONNX operators for a model, where that changes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 import numpy as np
@@ -15,6 +15,8 @@ ONNX_DOMAINS = ("", "ai.onnx")
 COUNT_SINCE = 18  # a Split without sizes says how many pieces it makes
 LAST_AXIS_SINCE = 13  # before, these worked on all axes from `axis` on as if they were one
 LAST_AXIS_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+BODY_OPS = {"If": 1, "Loop": 1, "Scan": 9}
+"""Ops that run graphs of their own, and the operator set from which on they only came to take more."""
 BOUNDS_SINCE = 10
 """The operator set in which the bounds of a Slice became inputs."""
 MADE_INPUTS = {"Slice": ("starts", "ends", "axes"), "Resize": ("scales",), "TopK": ("k",)}
@@ -43,7 +45,7 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     if model.functions or not all(_keeps_meaning(node, old, version, shapes) for node in model.graph):
         return None
     _declare_opset(copy, version)
-    for node in copy.graph:
+    for node in copy.graph.all_nodes():
         # How many pieces a Split without sizes makes: before opset 18 its outputs alone say it.
         is_split = node.op_type == "Split" and node.domain in ONNX_DOMAINS
         sizes = node.inputs[1:2] or [None]
@@ -146,9 +148,13 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
 
 
 def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a node means the same under a newer operator set: by the schemas of both, and its inputs' shapes."""
-    if node.domain not in ONNX_DOMAINS:
-        return True
+    """Whether a node means the same under a newer operator set: by the schemas of both, and its inputs' shapes.
+
+    So does one that runs a graph of its own, where all nodes of that do: later versions of these take more types.
+    """
+    keeps_bodies = all(_keeps_meaning(each, old, new, shapes) for body in _bodies(node) for each in body)
+    if node.domain not in ONNX_DOMAINS or not keeps_bodies:
+        return keeps_bodies
     before, after = schema_of(node.op_type, old), schema_of(node.op_type, new)
     if before is None or after is None:
         return False
@@ -167,7 +173,17 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
     # Attributes that are not given must have the same default value in both versions.
     defaults = set(before.attributes) & set(after.attributes) - set(node.attributes)
     has_same_defaults = all(_default(before, name) == _default(after, name) for name in defaults)
-    return given == [name for name in places if name in given] and not has_body(node) and has_same_defaults
+    is_known = not has_body(node) or (node.op_type in BODY_OPS and before.since_version >= BODY_OPS[node.op_type])
+    return given == [name for name in places if name in given] and is_known and has_same_defaults
+
+
+def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that a node runs."""
+    for each in node.attributes.values():
+        if each.type == ir.AttributeType.GRAPH:
+            yield each.as_graph()
+        elif each.type == ir.AttributeType.GRAPHS:
+            yield from each.as_graphs()
 
 
 def _default(schema: onnx.defs.OpSchema, name: str) -> bytes:
