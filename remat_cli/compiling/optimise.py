@@ -9,7 +9,7 @@ from remat_cli.compiling.facts import known_facts_of
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.onnx_io.read.interface import Interface
 from remat_cli.onnx_io.read.load import prepare_optimized, save_work
-from remat_cli.onnx_io.read.open_sizes import with_only_these_sizes
+from remat_cli.onnx_io.sizes.open_sizes import with_only_these_sizes
 from remat_cli.runtime.sessions.session import optimize
 
 MOST_PASSES = 6

@@ -39,12 +39,12 @@ from remat_cli.onnx_io.read.load import (
     save_work,
     state_file,
 )
-from remat_cli.onnx_io.read.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.read.phases import carry_phases
 from remat_cli.onnx_io.read.seeds import give_seeds
 from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.read.told_inputs import told_inputs
-from remat_cli.onnx_io.read.value_lengths import value_lengths
+from remat_cli.onnx_io.sizes.open_sizes import with_sizes_at_ports
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import silent
 from remat_cli.compiling.prepare import prepare
-from remat_cli.onnx_io.read.fed_sizes import fed_sizes, proposed, with_fed
+from remat_cli.onnx_io.sizes.fed_sizes import fed_sizes, proposed, with_fed
 from remat_cli.settings.settings import load_settings
 
 DECLARED = {"x": ["n", 3, "w"], "mask": ["n", None], "any": None}

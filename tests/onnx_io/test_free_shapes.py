@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat_cli.onnx_io.read.free_shapes import known_shapes
+from remat_cli.onnx_io.sizes.free_shapes import known_shapes
 from remat_cli.onnx_io.write.assemble import Draft
 
 SIZES = {"small": 4, "wide": 4096, "sum": 4096}

@@ -8,7 +8,7 @@ import pytest
 
 from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
-from remat_cli.onnx_io.read.nameless import is_no_name
+from remat_cli.onnx_io.sizes.nameless import is_no_name
 from tests.onnx_io.file_forms import FORMS, port, residual
 from tests.onnx_io.file_forms import model as made_of
 

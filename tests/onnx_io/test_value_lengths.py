@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.read.value_lengths import value_lengths
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.onnx_io.read.free_shapes import Dims, dims_at_load
 from remat_cli.onnx_io.read.interface import inner_uses, weight_uses
 from remat_cli.onnx_io.read.to_graph import known_kind
+from remat_cli.onnx_io.sizes.free_shapes import Dims, dims_at_load
 from remat_cli.onnx_io.write.opset import raise_opset
 from remat_cli.onnx_io.write.rewrite import Rewritten
 from remat_cli.onnx_io.write.steady import OLDEST_OPSET, as_in_branch, can_be_steady, waiting_input

@@ -18,10 +18,8 @@ from remat_cli.base.files import sha256
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_nodes, checkable
-from remat_cli.onnx_io.read.fed_sizes import fed_sizes, with_fed
 from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
 from remat_cli.onnx_io.read.mapped import model_of, parsed
-from remat_cli.onnx_io.read.nameless import name_dimensions
 from remat_cli.onnx_io.read.normalise import (
     drop_trailing_blanks,
     drop_unused_weights,
@@ -32,6 +30,8 @@ from remat_cli.onnx_io.read.normalise import (
 )
 from remat_cli.onnx_io.read.old_forms import as_loaded, check_opset, is_too_old, with_known_opset
 from remat_cli.onnx_io.read.untrusted import all_tensors, check_texts, check_types, external_files
+from remat_cli.onnx_io.sizes.fed_sizes import fed_sizes, with_fed
+from remat_cli.onnx_io.sizes.nameless import name_dimensions
 from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.primers import without_primers

@@ -15,10 +15,10 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.gate_form import GateForm
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.onnx_io.read.default_order import captured_values
-from remat_cli.onnx_io.read.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs, type_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
+from remat_cli.onnx_io.sizes.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
 from remat_cli.onnx_io.write.gates import GatedOps, Scene, add_gates, newly_lone_reads
 from remat_cli.onnx_io.write.processor_guard import Guard

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.sizes import Dim, fit_dim, fit_multiple
-from remat_cli.onnx_io.read.value_lengths import value_lengths
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.splitting.rules.table import rule_of
 
 Measurements = Sequence[tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]]]

@@ -12,7 +12,7 @@ from remat_cli.core.schedule.graph import Graph, Tensor, TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
-from remat_cli.onnx_io.read.value_lengths import value_lengths
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.onnx_io.write.assemble import element_types
 from remat_cli.splitting.rules.record import LayoutKind, SliceRule
 from remat_cli.splitting.rules.table import rule_of, slice_op
