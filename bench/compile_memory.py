@@ -145,7 +145,7 @@ def _own_bytes(process: int) -> int:
 
 def misses(row: Row) -> tuple[str, ...]:
     """Which bars a row does not reach."""
-    found = []
+    found = [f"ended with exit code {row['exit_code']}"] if row["exit_code"] else []
     if row["own_bytes"] > OWN_SHARE * row["mib"] * MIB:
         found.append(f"more than {OWN_SHARE:g} x the weights of its own")
     if row["child_bytes"] > CHILD_SHARE * row["original_bytes"]:
