@@ -25,6 +25,11 @@ def padded_by_itself(build: Build) -> str:
     return build.op("Conv", build.conv("x", 8, 3), build.normal(4, 8, 1, 1), **own)
 
 
+def determined(build: Build) -> str:
+    made = build.conv("x", 2, 3)
+    return build.op("Det", build.op("MatMul", made, build.op("Transpose", made, perm=[0, 1, 3, 2])))
+
+
 def suppressed(build: Build) -> str:
     boxes = build.op("Transpose", build.op("Reshape", build.conv("x", 4, 3), build.weight([1, 4, -1])), perm=[0, 2, 1])
     scores = build.op("Reshape", build.conv("x", 1, 3), build.weight([1, 1, -1]))
@@ -44,7 +49,8 @@ def looped(make) -> LoopedModel:
     [
         (averaged, "GlobalAveragePool", "(GlobalAveragePool) reads all of it: along no length that varies"),
         (padded_by_itself, "Conv", "(Conv) makes all of it at once: how it pads by auto_pad=SAME_UPPER depends on"),
-        (suppressed, "NonMaxSuppression", "(NonMaxSuppression) reads all of it, and nothing is known of parts of it"),
+        (determined, "Det", "(Det) reads all of it, and nothing is known of parts of it"),
+        (suppressed, "NonMaxSuppression", "(NonMaxSuppression) reads all of it: its length depends on values"),
     ],
 )
 def test_the_op_and_the_reason_are_named(make, op_type, reason):
