@@ -3,7 +3,7 @@
 `python -m bench.compile_memory` measures rows that are missing, for `bench/results/compile_memory.jsonl`; `--mib 320`
 chooses other sizes than those of the table, `--write` makes `bench/results/compile_memory.md`. Counted are
 private pages that no file stands behind, every few milliseconds: mapped weights can be dropped by the system, these
-cannot. A compile of 2.4 GiB takes half an hour on two cores, and 10 GiB in the folder for temporary files.
+cannot. A compile of 2.4 GiB takes half an hour on two cores, and over 40 GiB in the folder for temporary files.
 """
 
 from __future__ import annotations
