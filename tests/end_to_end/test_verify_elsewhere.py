@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,13 +44,17 @@ def verify(capsys, *words):
     return code, json.loads(out) if out else None, error
 
 
-def left_behind():
-    return set(Path(tempfile.gettempdir()).glob("remat_check_*"))
+@pytest.fixture(autouse=True)
+def there(tmp_path, monkeypatch):
+    """Where programs that are started put files: other tests run at the same time."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
-def test_a_file_is_verified_there_and_its_plan_keeps_what_was_found(compiled, capsys):
+def test_a_file_is_verified_there_and_its_plan_keeps_what_was_found(compiled, capsys, there):
     _, plan, _ = compiled
-    before = left_behind()
     code, found, _ = verify(capsys, plan, "--on", HERE)
     assert code == 0
     assert found["fits"]
@@ -66,7 +69,7 @@ def test_a_file_is_verified_there_and_its_plan_keeps_what_was_found(compiled, ca
     assert [each.on for each in read_plan(plan).verified_on] == [HERE]
     assert verify(capsys, plan, "--on", HERE, "--verify", "fast")[0] == 0
     assert len(read_plan(plan).verified_on) == 1  # the newest of the same place
-    assert left_behind() <= before
+    assert not list(there.iterdir())
 
 
 def test_another_model_there_is_told(compiled, capsys, samples):
@@ -77,9 +80,8 @@ def test_another_model_there_is_told(compiled, capsys, samples):
     assert "the original is another model than the file was made from" in found["verdict"]
 
 
-def test_files_are_kept_there_where_that_is_asked_for(compiled, capsys, monkeypatch, tmp_path):
+def test_files_are_kept_there_where_that_is_asked_for(compiled, capsys, monkeypatch, there):
     output, _, original = compiled
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
     sent = []
     monkeypatch.setattr(
         link, "_send_file", lambda line, path, send=link._send_file: (sent.append(path), send(line, path))
@@ -88,9 +90,9 @@ def test_files_are_kept_there_where_that_is_asked_for(compiled, capsys, monkeypa
         sent.clear()
         assert verify(capsys, output, "--original", original, "--on", HERE, "--keep", "--verify", "fast")[0] == 0
         assert len(sent) == wanted
-    (kept,) = tmp_path.glob("remat_kept_*")
+    assert [each.name[:11] for each in there.iterdir()] == ["remat_kept_"]
+    (kept,) = there.iterdir()
     assert len(list(kept.iterdir())) == 3
-    assert not list(tmp_path.glob("remat_check_*"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_files_are_kept_there_where_that_is_asked_for(compiled, capsys, monkeypa
 def test_a_place_that_cannot_be_used_is_one_line(compiled, capsys, monkeypatch, command, code, told):
     monkeypatch.setattr(link, "START_SECONDS", 1.0 if "yes" in command else 60.0)
     output, plan, original = compiled
-    before, files = plan.read_bytes(), left_behind()
+    before = plan.read_bytes()
     found = verify(capsys, plan, "--on", command)
     assert found[:2] == (code, None)
     assert told in found[2]
@@ -116,12 +118,11 @@ def test_a_place_that_cannot_be_used_is_one_line(compiled, capsys, monkeypatch, 
     assert plan.read_bytes() == before
     assert output.exists()
     assert original.exists()
-    assert left_behind() <= files
+    assert not list((plan.parent / "there").iterdir())
 
 
-def test_a_link_that_breaks_leaves_nothing_behind(compiled, capsys, monkeypatch):
+def test_a_link_that_breaks_is_one_line(compiled, capsys, monkeypatch):
     _, plan, _ = compiled
-    before = left_behind()
 
     def cut(line, path):
         line.process.kill()
@@ -132,8 +133,6 @@ def test_a_link_that_breaks_leaves_nothing_behind(compiled, capsys, monkeypatch)
     code, _, error = verify(capsys, plan, "--on", f"sh -c 'exec {HERE} -i'")
     assert code == 1
     assert "ended with code" in error
-    for path in left_behind() - before:  # a killed process cannot take its own away
-        shutil.rmtree(path)
 
 
 def test_the_program_runs_where_remat_is_not(compiled, tmp_path, capsys):

@@ -65,6 +65,7 @@ class CannotGoOn(Exception):
 
 def place() -> dict[str, Any]:
     """The machine, its Python, and the packages that models need; raises `CannotGoOn` where one is missing."""
+    os.putenv("ORT_DISABLE_TELEMETRY", "1")  # only the native library reads it; what the import begins, no call undoes
     try:
         import numpy
         import onnxruntime
