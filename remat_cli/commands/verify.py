@@ -1,17 +1,16 @@
 """`remat verify`: run both models again, and compare them with what the plan promises, or the file says of itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.files import sha256
-from remat_cli.base.present import present
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
 from remat_cli.compiling.beyond import prepare_at_any
-from remat_cli.compiling.one_model.verify_elsewhere import Where, verify_elsewhere
+from remat_cli.compiling.one_model.verify_elsewhere import Places, verify_elsewhere
 from remat_cli.compiling.one_model.verify_file import read_pair, verify_file
 from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, work_folder
@@ -23,6 +22,7 @@ from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan, wri
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.elsewhere import VerifiedOn
+from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
@@ -43,13 +43,23 @@ def verify(file: Path, original: Path | None, settings: Settings, progress: Prog
         ModelError: a file cannot be read, or is not what it should be.
         MissingDependency: matplotlib is not installed.
     """
-    if is_plan(file):
-        if original is not None:
-            raise ConfigError(f"--original: {file} is a plan, which knows its original: leave --original out")
+    beside = _original_of(file, original)
+    if beside is None:
         return verify_plan(file, settings, progress)
-    if original is None:
+    return verify_beside(file, beside, settings, progress)
+
+
+def _original_of(file: Path, original: Path | None) -> Path | None:
+    """The original that a compiled file was given with; None of a plan, which knows it.
+
+    Raises:
+        ConfigError: a file without its original, or a plan with one.
+    """
+    if is_plan(file) and original is not None:
+        raise ConfigError(f"--original: {file} is a plan, which knows its original: leave --original out")
+    if not is_plan(file) and original is None:
         raise ConfigError(f"{file} is no plan: of a compiled model say what it was made from: --original MODEL.onnx")
-    return verify_beside(file, original, settings, progress)
+    return original
 
 
 def verify_beside(file: Path, original: Path, settings: Settings, progress: Progress) -> FileReport:
@@ -84,30 +94,20 @@ def verify_on(
     """
     if settings.svg is not None:
         raise ConfigError("--svg: processes are drawn where they are measured here: leave --svg out, or --on")
-    read = read_plan(file) if is_plan(file) else None
-    if read is None and original is None:
-        raise ConfigError(f"{file} is no plan: of a compiled model say what it was made from: --original MODEL.onnx")
-    if read is not None and original is not None:
-        raise ConfigError(f"--original: {file} is a plan, which knows its original: leave --original out")
-    conditions = settings.conditions
-    if read is not None:
+    source, output, conditions, read = _original_of(file, original), file, settings.conditions, None
+    if source is None:
+        read = read_plan(file)
         _check_sizes(read, conditions)
-        original = find_file(read.source, file, "source")
-        output: Path = way(read.kind).only_file(read, file, "--on verifies one file")
-        open_sizes = {name: size for name, size in read.request.dims.items() if name in sizes_left_open(output)}
-        conditions = msgspec.structs.replace(conditions, dims=open_sizes, custom_ops=read.request.custom_ops)
-    else:
-        output = file
+        output = way(read.kind).only_file(read, file, "--on verifies one file")
+        _check_written(read, output)
+        source = find_file(read.source, file, "source")
+        conditions = _at_open_sizes(conditions, output, read.request.dims)
+        conditions = msgspec.structs.replace(conditions, custom_ops=read.request.custom_ops)
     if conditions.custom_ops:
         raise ConfigError("--on cannot take custom operators along: their libraries are this machine's")
-    source = present(original, "the model that a file was made from")
-    commands, keeps_files = where
     with work_folder(source, settings.work_dir, settings.memory_limit_bytes) as work:
         pair = read_pair(output, source, conditions, work)
-        found = tuple(
-            verify_elsewhere(pair, Where(each, keeps_files, conditions.run_seconds), settings.checks, progress, work)
-            for each in commands
-        )
+        found = verify_elsewhere(pair, Places(*where), settings.checks, conditions.run_seconds, progress)
     if read is not None:
         write_plan(file, msgspec.structs.replace(read, verified_on=_kept(read.verified_on, found)))
     runs_on = runs_on_at(output)
@@ -117,11 +117,7 @@ def verify_on(
         plan=None if read is None else str(file),
         verified_on=found,
         runs_on=runs_on,
-        warnings=(
-            *(f"not kept: {line}" for line in dict.fromkeys(_warned(found))),
-            *guard_warnings(runs_on),
-            *condition_of(output).warnings,
-        ),
+        warnings=_warnings(output, runs_on, dict.fromkeys(_warned(found))),
     )
 
 
@@ -170,9 +166,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
     _check_sizes(read, settings.conditions)
     rewritten = find_file(read.output, plan, "model")
     source = find_file(read.source, plan, "source")
-    if sha256(rewritten) != read.output.sha256:
-        raise ModelError(f"{rewritten} is not the model that the plan was written with: compile again")
-    check_data_files(rewritten)
+    _check_written(read, rewritten)
     with work_folder(source, settings.work_dir, settings.memory_limit_bytes) as work:
         whole = prepare_at_any(source, _as_requested(read, settings.conditions), work, progress)
         check_belongs(read, whole.source.sha256)
@@ -199,6 +193,23 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
         asked=found_way.asked(read, whole),
     )
     return found_way.verified(report)
+
+
+def _check_written(plan: PlanFile, file: Path) -> None:
+    """Check that a file is the one that a plan was written with, and that its weights are there.
+
+    Raises:
+        ModelError: it is another one, or some are not.
+    """
+    if sha256(file) != plan.output.sha256:
+        raise ModelError(f"{file} is not the model that the plan was written with: compile again")
+    check_data_files(file)
+
+
+def _at_open_sizes(conditions: Conditions, file: Path, dims: Mapping[str, int]) -> Conditions:
+    """The same conditions with those of some sizes that a file leaves open."""
+    left_open = sizes_left_open(file)
+    return msgspec.structs.replace(conditions, dims={name: size for name, size in dims.items() if name in left_open})
 
 
 def _check_sizes(plan: PlanFile, given: Conditions) -> None:
@@ -232,8 +243,7 @@ def _of_file_only(
     here, there, source = runtime_version(), read.profile.provenance.runtime_version, whole.source.path
     why = f"ONNX Runtime {here} optimises {source} differently here than where the plan was made (by {there})"
     file: Path = way(read.kind).only_file(read, plan, why)
-    open_sizes = {name: size for name, size in whole.conditions.dims.items() if name in sizes_left_open(file)}
-    asked = msgspec.structs.replace(whole.conditions, dims=open_sizes)
+    asked = _at_open_sizes(whole.conditions, file, whole.conditions.dims)
     found = _file_report(file, source, asked, how, work)
     return msgspec.structs.replace(found, plan=str(plan), warnings=(f"{why}: this is what holds of the file",))
 
@@ -251,12 +261,13 @@ def _file_report(
         verification=found,
         promises=found.promises,
         runs_on=runs_on,
-        warnings=(
-            *(f"not kept: {line}" for line in found.warned),
-            *guard_warnings(runs_on),
-            *condition_of(file).warnings,
-        ),
+        warnings=_warnings(file, runs_on, found.warned),
     )
+
+
+def _warnings(file: Path, runs_on: RunsOn | None, not_kept: Iterable[str]) -> tuple[str, ...]:
+    """What is to be said of a compiled file, and of what it did not keep."""
+    return (*(f"not kept: {line}" for line in not_kept), *guard_warnings(runs_on), *condition_of(file).warnings)
 
 
 def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:

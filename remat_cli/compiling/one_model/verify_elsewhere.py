@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,55 +33,53 @@ NO_FEED = (
 
 
 @dataclass(frozen=True)
-class Where:
-    """A command that starts a Python, whether files stay there, and how long nothing may be heard of it."""
+class Places:
+    """Commands, each of which starts a Python somewhere, and whether files stay there."""
 
-    command: str
-    keeps_files: bool
-    run_seconds: float
+    commands: tuple[str, ...]
+    keeps_files: bool = False
 
 
 def verify_elsewhere(
-    pair: FilePair,
-    where: Where,
-    checks: Checks,
-    progress: Progress,
-    work: Path,
-) -> VerifiedOn:
+    pair: FilePair, places: Places, checks: Checks, run_seconds: float, progress: Progress
+) -> tuple[VerifiedOn, ...]:
     """Run both in fresh processes there, in ordinary sessions; broken promises are in what it returns.
 
-    Memory and time are not looked at where the command is an emulator's: they would be the emulator's own.
+    Nothing may be heard of a place for `run_seconds` at most. Memory and time are not looked at where a command is an
+    emulator's: they would be the emulator's own.
 
     Raises:
-        ConfigError: the command is no program of this machine.
-        RematError: it ended early, was silent, or cannot go on there.
+        ConfigError: a command is no program of this machine.
+        RematError: one ended early, was silent, or cannot go on there.
         ModelError: the inputs cannot be sent.
     """
     progress.stage(stages.VERIFYING)
-    is_emulated = any(Path(word).name.startswith(EMULATOR) for word in where.command.split())
-    with tempfile.TemporaryDirectory(prefix="on_", dir=work) as folder:
+    with tempfile.TemporaryDirectory(prefix="on_") as folder:
         feeds = tuple(_feed_files(pair, Path(folder), is_fast=checks.mode == "fast"))
-        files = (
-            *_sent("original", pair.run_original, pair.original),
-            *_sent("file", pair.run_file, pair.file.source),
-            *(_one(f"feeds/{path.name}", path) for path in feeds),
-        )
         errand = Errand(
-            files,
+            (
+                *_sent("original", pair.run_original, pair.original),
+                *_sent("file", pair.run_file, pair.file.source),
+                *(_one(f"feeds/{path.name}", path) for path in feeds),
+            ),
             f"original/{pair.run_original.name}",
             f"file/{pair.run_file.name}",
             tuple(f"feeds/{path.name}" for path in feeds),
-            watches=checks.mode != "fast" and not is_emulated,
-            keeps=where.keeps_files,
+            watches=checks.mode != "fast",
+            keeps=places.keeps_files,
         )
-        told, found = see_elsewhere(
-            where.command,
-            lambda place: (errand, msgspec.to_builtins(_rules(place).exact)),
-            progress.advance,
-            where.run_seconds,
-        )
+        return tuple(_verified_on(pair, command, errand, run_seconds, progress) for command in places.commands)
+
+
+def _verified_on(pair: FilePair, command: str, errand: Errand, run_seconds: float, progress: Progress) -> VerifiedOn:
+    """What one place shows."""
+    is_emulated = any(Path(word).name.startswith(EMULATOR) for word in command.split())
+    errand = replace(errand, watches=errand.watches and not is_emulated)
+    told, found = see_elsewhere(
+        command, lambda place: (errand, msgspec.to_builtins(_rules(place).exact)), progress.advance, run_seconds
+    )
     place = msgspec.convert(told, Place)
-    return _verified(pair, where.command, place, seen_from(found, place.onnxruntime))
+    return _verified(pair, command, place, seen_from(found, place.onnxruntime))
 
 
 def _rules(place: Mapping[str, Any]) -> Rules:
