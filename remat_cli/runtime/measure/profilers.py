@@ -27,7 +27,7 @@ from remat_cli.runtime.sessions._ort import (
     running,
     runtime_errors,
     share_arena,
-    unpack,
+    unpack_all,
     use_shared_arena,
 )
 from remat_cli.runtime.sessions.guard import guarded
@@ -160,7 +160,7 @@ def measure(
 def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     """Measure in this process, which must not have measured before."""
     path, request = Path(job.model), job.request
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    feeds = unpack_all(job.feeds)
     total = request.warmups + (2 if job.beside is None else 3) * request.runs + 1
     loading = loading_peak_bytes(path, request.settings)
     advance(0, total)
@@ -427,5 +427,5 @@ def time_apart(path: Path, feeds: Mapping[str, Array], settings: SessionSettings
 
 def time_here(job: WholeTimeJob, advance: Advance) -> WholeTime:
     """Time runs in this process."""
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    feeds = unpack_all(job.feeds)
     return time_whole(Path(job.model), feeds, job.settings, job.least_seconds)

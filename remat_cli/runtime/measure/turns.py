@@ -26,7 +26,7 @@ from remat_cli.runtime.sessions._ort import (
     running,
     runtime_errors,
     share_arena,
-    unpack,
+    unpack_all,
 )
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
@@ -184,7 +184,7 @@ def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
 
 
 def _unpacked(feeds: Sequence[Sequence[PackedArray]]) -> list[dict[str, Array]]:
-    return [{packed.name: unpack(packed) for packed in group} for group in feeds]
+    return [unpack_all(group) for group in feeds]
 
 
 def _run_session(path: Path, feeds: list[dict[str, Array]], settings: SessionSettings, options: Any) -> RunFigures:

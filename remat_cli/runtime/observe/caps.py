@@ -19,7 +19,7 @@ from remat_cli.runtime.sessions._ort import (
     runtime_errors,
     share_arena,
     started,
-    unpack,
+    unpack_all,
 )
 from remat_cli.runtime.sessions.error_text import OUT_OF_MEMORY
 from remat_cli.runtime.sessions.session import SessionSettings, open_session, session_options, wait_without_spinning
@@ -254,7 +254,7 @@ def try_cap(job: Trial, advance: Advance) -> bool:
         RuntimeFailure: it failed for another reason than memory.
     """
     path = Path(job.model)
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    feeds = unpack_all(job.feeds)
     options = session_options(job.settings)
     wait_without_spinning(options)
     share_arena(options, job.cap_bytes)

@@ -18,7 +18,15 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.core.values.resident import ProcessTrace
-from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, run_session, running, runtime_errors, unpack
+from remat_cli.runtime.sessions._ort import (
+    Advance,
+    Array,
+    PackedArray,
+    run_session,
+    running,
+    runtime_errors,
+    unpack_all,
+)
 from remat_cli.runtime.sessions.heap import return_free_memory
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
 
@@ -205,7 +213,7 @@ def ready(packed: Sequence[PackedArray], settings: SessionSettings) -> tuple[dic
 
     What imports left behind is given back, so that the model does not find it and seem smaller than it is.
     """
-    feeds = {each.name: unpack(each) for each in packed}
+    feeds = unpack_all(packed)
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         path = Path(folder) / "relu.onnx"
         path.write_bytes(RELU_MODEL)

@@ -17,7 +17,7 @@ from remat_cli.runtime.measure.profilers import (
     requests_of_bodies,
     workspace_bytes,
 )
-from remat_cli.runtime.sessions._ort import Advance, Array, ignore_progress, pack_all, run_fresh, unpack
+from remat_cli.runtime.sessions._ort import Advance, Array, ignore_progress, pack_all, run_fresh, unpack_all
 from remat_cli.runtime.sessions.session import counted_baseline_bytes
 
 
@@ -48,7 +48,7 @@ def look_here(job: MeasureJob, advance: Advance) -> Sight:
     """Look in this process, which must not have measured before."""
     path, request = Path(job.model), job.request
     loading = loading_peak_bytes(path, request.settings)
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    feeds = unpack_all(job.feeds)
     seen = observe_in_fitting_arena(path, feeds, request)
     advance(1, 1)
     events = seen.run.events

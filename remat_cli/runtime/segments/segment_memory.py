@@ -13,7 +13,14 @@ from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime.observe._events import ProfiledRun, read_runs
 from remat_cli.runtime.segments._segment_sessions import Opening, has_counters
 from remat_cli.runtime.segments.segment_run import PlanRunner, ProgramJob, open_runner
-from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Advance, installed_rules, pack_all, run_fresh, unpack
+from remat_cli.runtime.sessions._ort import (
+    LONGEST_RUN_SECONDS,
+    Advance,
+    installed_rules,
+    pack_all,
+    run_fresh,
+    unpack_all,
+)
 from remat_cli.runtime.sessions.session import baseline_bytes
 
 COPIES = ("MemcpyToHost", "MemcpyFromHost")
@@ -32,7 +39,7 @@ def see_memory(program: Program, feeds: Mapping[str, Any], seconds: float = LONG
 
 def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     """Look in this process."""
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    feeds = unpack_all(job.feeds)
     program = job.program
     with tempfile.TemporaryDirectory(prefix="remat_") as folder:
         with open_runner(program, Opening({}, Path(folder), may_misplace=True)) as runner:

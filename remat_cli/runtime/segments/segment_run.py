@@ -45,7 +45,7 @@ from remat_cli.runtime.sessions._ort import (
     run_fresh,
     runtime_errors,
     storable,
-    unpack,
+    unpack_all,
 )
 from remat_cli.runtime.sessions.error_text import asked, is_out_of_memory
 from remat_cli.runtime.sessions.providers import placed_value
@@ -282,7 +282,7 @@ class TimedRuns(msgspec.Struct, frozen=True):
     @property
     def arrays(self) -> dict[str, Array]:
         """The outputs by name."""
-        return {packed.name: unpack(packed) for packed in self.outputs}
+        return unpack_all(self.outputs)
 
     @property
     def fastest(self) -> RunRecord:
@@ -316,7 +316,7 @@ def time_runs(
 
 def time_runs_here(job: ProgramJob, advance: Advance) -> TimedRuns:
     """Run in this process, which must not have a capped arena yet."""
-    feeds = {packed.name: unpack(packed) for packed in job.feeds}
+    feeds = unpack_all(job.feeds)
     records: list[RunRecord] = []
     opening = Opening(job.caps, may_misplace=True)
     with open_runner(job.program, opening, is_overlapped=job.is_overlapped) as runner:

@@ -5,7 +5,7 @@ import ctypes
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -232,6 +232,11 @@ def unpack(packed: PackedArray) -> Array:
 def pack_all(arrays: Mapping[str, Array]) -> tuple[PackedArray, ...]:
     """Named arrays as bytes."""
     return tuple(pack(name, array) for name, array in arrays.items())
+
+
+def unpack_all(arrays: Iterable[PackedArray]) -> dict[str, Array]:
+    """The arrays that `pack_all` packed, by name."""
+    return {packed.name: unpack(packed) for packed in arrays}
 
 
 def run_session(session: Any, feeds: Mapping[str, Array], run_options: Any = None) -> dict[str, Array]:

@@ -26,6 +26,7 @@ from remat_cli.runtime.sessions._ort import (
     runtime_dtype,
     runtime_errors,
     unpack,
+    unpack_all,
 )
 from remat_cli.runtime.sessions.array_file import read_arrays
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
@@ -38,7 +39,7 @@ class GivenFeeds(msgspec.Struct, frozen=True):
 
     def arrays(self) -> dict[str, Array]:
         """The arrays by name."""
-        return {each.name: unpack(each) for each in self.packed}
+        return unpack_all(self.packed)
 
 
 class MadeFeeds(msgspec.Struct, frozen=True):
@@ -186,7 +187,7 @@ def record_values(model: Path, feeds: Mapping[str, Array], names: tuple[str, ...
 
 def record_values_here(job: ValuesJob, advance: Advance) -> dict[str, str]:
     """Record in this process."""
-    values = {packed.name: unpack(packed) for packed in job.feeds}
+    values = unpack_all(job.feeds)
     if not values.keys() >= set(job.names):
         session = open_session(Path(job.model), SessionSettings())
         with runtime_errors(running(Path(job.model))):

@@ -11,7 +11,15 @@ import msgspec
 
 from remat_cli.runtime.measure.turns import OutputPrint, prints_of
 from remat_cli.runtime.observe._events import ProfiledRun
-from remat_cli.runtime.sessions._ort import Advance, Array, PackedArray, run_session, running, runtime_errors, unpack
+from remat_cli.runtime.sessions._ort import (
+    Advance,
+    Array,
+    PackedArray,
+    run_session,
+    running,
+    runtime_errors,
+    unpack_all,
+)
 from remat_cli.runtime.sessions.guard import guarded
 from remat_cli.runtime.sessions.session import (
     SessionSettings,
@@ -63,7 +71,7 @@ def run_file(job: FileJob, advance: Advance) -> FileRuns:
     Raises:
         RuntimeFailure: the runtime refuses or fails to run one of them.
     """
-    feeds = [{packed.name: unpack(packed) for packed in group} for group in job.feeds]
+    feeds = [unpack_all(group) for group in job.feeds]
     exact = msgspec.structs.replace(job.settings, exact=True)
     plans = ((job.original, feeds, job.settings), (job.file, feeds, job.settings), (job.file, feeds[:1], exact))
     found = []

@@ -19,7 +19,7 @@ from remat_cli.runtime.sessions._ort import (
     run_fresh,
     run_session,
     runtime_errors,
-    unpack,
+    unpack_all,
 )
 from remat_cli.runtime.sessions.assignment import ask_for_assignment, assigned, can_report
 from remat_cli.runtime.sessions.session import (
@@ -51,7 +51,7 @@ class SeenGated(msgspec.Struct, frozen=True):
     @property
     def arrays(self) -> dict[str, Array]:
         """The outputs by name."""
-        return {packed.name: unpack(packed) for packed in self.outputs}
+        return unpack_all(self.outputs)
 
 
 def gated_job(path: Path, spec: DeviceSpec, feeds: Mapping[str, Any], custom_ops: tuple[str, ...] = ()) -> GatedJob:
@@ -71,7 +71,7 @@ def see_gated(job: GatedJob, seconds: float = LONGEST_RUN_SECONDS) -> SeenGated:
 
 def see_gated_here(job: GatedJob, advance: Advance) -> SeenGated:
     """Run it in this process."""
-    path, feeds = Path(job.path), {packed.name: unpack(packed) for packed in job.feeds}
+    path, feeds = Path(job.path), unpack_all(job.feeds)
     settings = device_settings(job.spec, SessionSettings(exact=False, custom_ops=job.custom_ops))
     settings = msgspec.structs.replace(settings, is_alone=False)
     options = session_options(settings)

@@ -16,7 +16,7 @@ from remat_cli.runtime.sessions._ort import (
     running,
     runtime_dtype,
     runtime_errors,
-    unpack,
+    unpack_all,
 )
 from remat_cli.runtime.sessions.session import SessionSettings, open_session
 
@@ -84,7 +84,7 @@ def _outputs(
     """What a model makes of each of the feeds; its session is gone when this returns, before another one is opened."""
     session = open_session(model, settings)
     with runtime_errors(running(model)):
-        return [run_session(session, {packed.name: unpack(packed) for packed in group}) for group in feeds]
+        return [run_session(session, unpack_all(group)) for group in feeds]
 
 
 def worst(found: Sequence[Likeness]) -> Likeness:
