@@ -54,8 +54,9 @@ test-versions: $(STAMP)  ## all tests of the runtime on an older version, and fi
 	$(BIN)/python -m tests.other_versions $(OLDER_VERSION) tests/runtime
 	$(BIN)/python -m pytest tests/end_to_end/test_verify_file.py -k another_version
 
-test-targets: setup-emulator $(STAMP)  ## all tests of files on other processors, played by an emulator (Debian), five minutes
+test-targets: setup-emulator setup-targets $(STAMP)  ## all tests of files on other processors, played by an emulator (Debian), ten minutes
 	$(BIN)/python -m pytest tests/end_to_end/test_other_processors.py
+	$(BIN)/python -m pytest tests/end_to_end/test_verify_elsewhere.py -k 'arm or emulated'
 
 # A folder of rows that is there already is gone on with; shards of one folder may run on several machines.
 SHARD ?= 1/1
