@@ -3,10 +3,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
     assert str(caught.value).endswith("or name files on another disk")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "remat_work").mkdir()
-    with pytest.raises(RematError, match="or set TMPDIR to a folder on another disk$"):
+    with pytest.raises(RematError, match=r"or set TMPDIR to a folder on another disk$"):
         atomic_write(tmp_path / "remat_work" / "out", b"x")
 
 
