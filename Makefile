@@ -50,7 +50,13 @@ OLDER_VERSION ?= 1.31.1
 test-newest: $(STAMP)  ## the fast tests of compiles and memory on the ONNX Runtime that pip gives without constraints, two minutes
 	$(BIN)/python -m tests.other_versions newest -m 'not slow' --numprocesses $(TEST_JOBS) --dist worksteal $(VERSION_TESTS)
 
-test-versions: $(STAMP)  ## all tests of the runtime on an older version, and files of this one verified there, half an hour (OLDER_VERSION=1.31.1)
+# Versions whose rules are measured, so that a test says which of them a version has otherwise.
+RULED_VERSIONS ?= 1.24.4 1.26.0 1.28.0 1.30.0 newest
+
+test-versions: $(STAMP)  ## all tests of the runtime on an older version, its rules on six, files run on six, an hour (OLDER_VERSION=1.31.1)
+	for version in $(RULED_VERSIONS); do $(BIN)/python -m tests.other_versions $$version tests/ort_rules/test_records.py || exit 1; done
+	$(BIN)/python -m bench.versions
+	$(BIN)/python -m bench.versions --write
 	$(BIN)/python -m tests.other_versions $(OLDER_VERSION) tests/runtime
 	$(BIN)/python -m pytest tests/end_to_end/test_verify_file.py -k another_version
 
@@ -255,7 +261,7 @@ $(TARGETS)/node/.installed: bench/targets_package.json
 	! which npm || (cd $(TARGETS)/node && npm install --ignore-scripts --no-audit --no-fund --silent)
 	touch $@
 
-bench-targets: setup-emulator setup-targets $(REAL_STAMP)  ## files compiled here, run on emulated processors: rows that are missing, hours
+bench-targets: setup-emulator setup-targets setup-node $(REAL_STAMP)  ## files compiled here, run on emulated processors, in Node and WebAssembly: rows that are missing, hours
 	$(REAL_VENV)/bin/python -m bench.targets_models $(TARGETS)/models
 	$(BIN)/python -m bench.targets
 	$(BIN)/python -m bench.targets --write

@@ -1,20 +1,21 @@
 // Run a model in ONNX Runtime for Node, or for browsers (WebAssembly), and tell what came of it and what it took.
 //
-// `node targets_node.mjs PACKAGE MODEL FEEDS.json FOLDER [WAY]` prints one JSON. PACKAGE is the folder of onnxruntime-node
-// or onnxruntime-web. FEEDS.json has of each input its type, sizes and a file of bytes. Outputs of the first run go into
-// FOLDER, as bytes. WAY is how the outputs of runs are let go: `held` until the next run has ended (when left out),
-// `own` buffers that are given to each run, or `swept` by a collection after each (needs --expose-gc).
+// `node --expose-gc targets_node.mjs PACKAGE MODEL FEEDS.json FOLDER` prints one JSON. PACKAGE is the folder of
+// onnxruntime-node or onnxruntime-web. FEEDS.json has of each input its type, sizes and a file of bytes. Outputs of the
+// last run go into FOLDER, as bytes.
 //
-// Of Node the resident memory of the process is told, of WebAssembly the size of its memory, which never shrinks; both
-// above that of a session on a model of one op.
+// `collected_bytes` is the most in any of the first runs, with a collection after each; `late_bytes` the most in those
+// that follow without one. Of Node it is resident memory above that of a session on a model of one op; of WebAssembly
+// the size of its memory, which no collection changes.
 
 import fs from 'node:fs'
 import { createRequire } from 'node:module'
 import path from 'node:path'
 import { pathToFileURL } from 'node:url'
 
-const [folder, model, feedsPath, results, way = 'held'] = process.argv.slice(2)
-const RUNS = 8
+const [folder, model, feedsPath, results] = process.argv.slice(2)
+const COLLECTED_RUNS = 4
+const LATE_RUNS = 20
 const RELU =
   '08083a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a02080142040a00100d'
 const ARRAYS = {
@@ -80,15 +81,6 @@ function tensorOf(ort, { type, dims, file }) {
 
 const bytesOf = ({ data }) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength)
 
-// New buffers of the sizes of these outputs.
-function buffersLike(ort, outputs) {
-  const made = Object.entries(outputs).map(([name, { type, data, dims }]) => [
-    name,
-    new ort.Tensor(type, new data.constructor(data.length), dims),
-  ])
-  return Object.fromEntries(made)
-}
-
 const found = { runtime: told.version, stage: 'load' }
 try {
   const ort = await runtime()
@@ -100,35 +92,31 @@ try {
   for (const name of Object.keys(feeds)) {
     feeds[name] = tensorOf(ort, feeds[name])
   }
-  global.gc?.()
+  global.gc()
   lowered()
-  const before = heldBytes()
-  found.before_bytes = isWeb ? before : 0
+  const before = isWeb ? 0 : heldBytes()
   const session = await opened(ort, model)
-  found.load_bytes = heldBytes() - (isWeb ? 0 : before)
   found.stage = 'run'
-  found.run_bytes = []
   let outputs
-  let buffers
-  for (let run = 0; run < RUNS; run += 1) {
-    lowered()
-    // eslint-disable-next-line no-unused-vars -- held until this run has ended, as programs do
-    outputs = await (buffers ? session.run(feeds, buffers) : session.run(feeds))
-    found.run_bytes.push(heldBytes() - (isWeb ? 0 : before))
-    if (run === 0) {
-      found.outputs = session.outputNames.map((name, number) => {
-        const file = path.join(results, `${number}.bin`)
-        fs.writeFileSync(file, bytesOf(outputs[name]))
-        return { name, type: outputs[name].type, dims: [...outputs[name].dims], file }
-      })
-      if (way === 'own') {
-        buffers = buffersLike(ort, outputs)
+  const most = async (runs, collects) => {
+    let bytes = heldBytes() - before
+    for (let run = 0; run < runs; run += 1) {
+      lowered()
+      outputs = await session.run(feeds) // those of the run before are held until this one has ended
+      bytes = Math.max(bytes, heldBytes() - before)
+      if (collects) {
+        global.gc()
       }
     }
-    if (way === 'swept') {
-      global.gc()
-    }
+    return bytes
   }
+  found.collected_bytes = await most(COLLECTED_RUNS, true)
+  found.late_bytes = isWeb ? null : await most(LATE_RUNS, false)
+  found.outputs = session.outputNames.map((name, number) => {
+    const file = path.join(results, `${number}.bin`)
+    fs.writeFileSync(file, bytesOf(outputs[name]))
+    return { name, type: outputs[name].type, dims: [...outputs[name].dims], file }
+  })
   found.stage = 'done'
 } catch (error) {
   found.message = String(error?.message ?? error).slice(0, 2000)

@@ -160,6 +160,41 @@ def test_javascript(there, title, suffix, name):
         assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+LOOP = """
+const ort = require('onnxruntime-node')
+const taken = () => process.memoryUsage.rss()
+async function main() {
+  const session = await ort.InferenceSession.create('chain.onnx')
+  const { name, shape } = session.inputMetadata[0]
+  const feeds = { [name]: new ort.Tensor('float32', new Float32Array(shape.reduce((a, b) => a * b)), shape) }
+  const after = []
+  for (const last of [4, 20]) {
+    for (let run = 0; run < last; run += 1) {
+      await session.run(feeds)
+      if (COLLECTS) collect()
+    }
+    after.push(taken())
+  }
+  console.log(after[1] - after[0])
+}
+main()
+"""
+
+
+@needs_node
+def test_old_outputs_go_late_in_node_but_for_the_collector(there, samples):
+    (there / "node_modules").symlink_to(NODE_MODULES)
+    shutil.copy(samples.compiled("chain", "60%").output, there / "chain.onnx")
+    grown = []
+    for collects in ("true", "false"):
+        code = f"{sections()['Node'][1]}{LOOP.replace('COLLECTS', collects)}"
+        (there / "loop.cjs").write_text(code)
+        done = subprocess.run(["node", "loop.cjs"], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr[-500:]
+        grown.append(int(done.stdout))
+    assert grown[0] < 2 * 2**20 < 6 * 2**20 < grown[1], grown
+
+
 @needs_node
 def test_a_page_without_its_data_file_is_told_so(there):
     (there / "node_modules").symlink_to(NODE_MODULES)
