@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-drawn bench-compile-memory
+.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets setup-node bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-drawn bench-compile-memory
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +54,9 @@ test-versions: $(STAMP)  ## all tests of the runtime on an older version, and fi
 	$(BIN)/python -m tests.other_versions $(OLDER_VERSION) tests/runtime
 	$(BIN)/python -m pytest tests/end_to_end/test_verify_file.py -k another_version
 
-test-targets: setup-emulator $(STAMP)  ## all tests of files on other processors, played by an emulator (Debian), five minutes
+test-targets: setup-emulator setup-targets $(STAMP)  ## all tests of files on other processors, played by an emulator (Debian), ten minutes
 	$(BIN)/python -m pytest tests/end_to_end/test_other_processors.py
+	$(BIN)/python -m pytest tests/end_to_end/test_verify_elsewhere.py -k 'arm or emulated'
 
 # A folder of rows that is there already is gone on with; shards of one folder may run on several machines.
 SHARD ?= 1/1
@@ -244,6 +245,14 @@ $(ARM64)/.installed: constraints.txt $(STAMP) | setup-emulator
 		--dest $(ARM64)/wheels onnxruntime numpy flatbuffers protobuf packaging
 	for wheel in $(ARM64)/wheels/*.whl; do $(BIN)/python -m zipfile --extract $$wheel $(ARM64)/site; done
 	for core in 0 1; do printf 'processor\t: %s\nFeatures\t: $(ARM64_FEATURES)\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x4\nCPU part\t: 0xd0b\nCPU revision\t: 1\n\n' $$core; done >$(ARM64)/root/proc/cpuinfo
+	touch $@
+
+# Where there is no npm, what runs in Node is left out.
+setup-node: $(TARGETS)/node/.installed  ## ONNX Runtime for Node and for browsers, two versions of each, 900 MB
+
+$(TARGETS)/node/.installed: bench/targets_package.json
+	mkdir -p $(TARGETS)/node && cp $< $(TARGETS)/node/package.json
+	! which npm || (cd $(TARGETS)/node && npm install --ignore-scripts --no-audit --no-fund --silent)
 	touch $@
 
 bench-targets: setup-emulator setup-targets $(REAL_STAMP)  ## files compiled here, run on emulated processors: rows that are missing, hours
