@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets setup-node bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-drawn bench-compile-memory
+# Whatever `make help` lists is no file.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\#.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -292,6 +293,30 @@ bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, export
 
 bench-drawn: $(STAMP)  ## random models of torch and older exporters, compiled for ranges and run at ten sizes: rows that are missing, hours (SHARD=2/8)
 	$(BIN)/python -m bench.drawn.measure --shard $(SHARD)
+
+# Exporters ask for packages of many ages: an environment for each group of them, 6 GB.
+EXPORTERS_BUILT := build/exporters
+EXPORTERS_STAMP := $(EXPORTERS_BUILT)/.installed
+# What is told to the bench of exporters: --only NAME, --asks ranges
+EXPORTERS ?=
+
+$(EXPORTERS_STAMP): $(wildcard bench/exporters/environments/*.txt bench/exporters/made_by/*.py)
+	for name in tensorflow torch paddle mxnet chainer; do \
+		$(PYTHON) -m venv $(EXPORTERS_BUILT)/$$name && \
+		$(EXPORTERS_BUILT)/$$name/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools<60' wheel && \
+		$(EXPORTERS_BUILT)/$$name/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+			--requirement bench/exporters/environments/$$name.txt || exit 1; \
+	done
+	for made_by in tensorflow/tensorflow tensorflow/sklearn torch/torch paddle/paddle mxnet/mxnet chainer/chainer; do \
+		PYTHONPATH=. $(EXPORTERS_BUILT)/$${made_by%/*}/bin/python -m bench.exporters.made_by.from_$${made_by#*/} \
+			$(EXPORTERS_BUILT)/models || exit 1; \
+	done
+	touch $@
+
+setup-exporters: $(EXPORTERS_STAMP)  ## small models that sixteen exporters write, in five environments, 6 GB
+
+bench-exporters: $(STAMP) $(EXPORTERS_STAMP)  ## what exporters write, compiled at one size and for ranges and run: rows that are missing, an hour
+	$(BIN)/python -m bench.exporters.measure $(EXPORTERS)
 
 # Programs whose packages ship trained models, Python's and Node's (left out where there is no npm), 3 GB.
 FIELD_BUILT := build/field
