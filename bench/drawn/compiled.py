@@ -18,10 +18,10 @@ from remat_cli.runtime.verify.family import see_at_sizes
 from remat_cli.runtime.verify.likeness import are_same_bits
 
 
-def compiled(path: Path, flags: Sequence[str], output: Path) -> Row:
-    """What `remat compile` says, with a cache of its own."""
+def compiled(path: Path, flags: Sequence[str], output: Path, cache: Path) -> Row:
+    """What `remat compile` says."""
     started = time.monotonic()
-    exit_code, report, said = run_compiler(path, flags, output, output.parent / "cache")
+    exit_code, report, said = run_compiler(path, flags, output, cache)
     solution, seen = report.get("solution") or {}, report.get("verification") or {}
     failures = "; ".join(seen.get("failures") or [])
     cut = "the search was cut" if (report.get("asked") or {}).get("search_was_cut") else ""

@@ -56,7 +56,7 @@ def measured(subject: tuple[str, int], _keys: Sequence[Key], limit_seconds: floa
         row |= {"limit_seconds": limit_seconds, "load": round(os.getloadavg()[0], 1)}
         flags = ["--budget", BUDGET, "--time-limit", f"{limit_seconds:.0f}s"]
         flags += [word for name, size in drawn.ranges.items() for word in ("--dim", f"{name}={size}")]
-        row |= compiled(path, flags, Path(folder) / OUTPUT)
+        row |= compiled(path, flags, Path(folder) / OUTPUT, Path(folder) / "cache")
         row |= {"wrong_bits": [], "above_promise": []}
         if row["exit_code"] == 0:
             turns = drawn.sequence(np.random.default_rng(seed))

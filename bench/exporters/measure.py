@@ -18,7 +18,8 @@ from bench.drawn.compiled import compiled, run_both
 from bench.exporters.recipe import Exported
 from bench.exporters.report import ASKS, BENCH, ONE
 
-MODELS = ROOT / "build" / "exporters" / "models"
+BUILT = ROOT / "build" / "exporters"
+MODELS, CACHE = BUILT / "models", BUILT / "cache"
 
 
 @click.command()
@@ -51,7 +52,7 @@ def measured(path: Path, keys: Sequence[Key], time_limit: str) -> Iterator[Row]:
         turns = [*model.drawn.sequence(np.random.default_rng(0))[:7], largest]
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / OUTPUT
-            row |= compiled(path, flags, output)
+            row |= compiled(path, flags, output, CACHE)
             if row["exit_code"] == 0:
                 turns = [largest] * 3 if ask == ONE else turns
                 row |= run_both(path, output, model.drawn, turns, row["promised_bytes"], exact=ask == ONE)

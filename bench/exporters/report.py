@@ -69,7 +69,8 @@ def _short(row: Row) -> str:
     """A share, or why there is none, in a cell."""
     if row["exit_code"] == 0:
         share = f"{100 * row['promised_bytes'] / row['original_bytes']:.0f} %"
-        return f"{share}, {row['overhead_percent']:+.0f} % time" + ("" if is_kept(row) else ", BROKEN")
+        time = "" if row["overhead_percent"] is None else f", {row['overhead_percent']:+.0f} % time"
+        return f"{share}{time}" + ("" if is_kept(row) else ", BROKEN")
     return EXITS.get(row["exit_code"], f"exit {row['exit_code']}")
 
 
