@@ -24,6 +24,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
@@ -231,7 +232,9 @@ class Loops:
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
         view = view if tabled is view.model else self._view(tabled, types, threads)
-        return SizedView(view, {**dims, **opened.dims}, self._clock.look)
+        with self.task.clock.running():
+            told = known_dims(prepared.reference, prepared.graph, prepared.conditions)
+        return SizedView(view, {**dims, **opened.dims}, self._clock.look, told)
 
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.task.whole.prepared
