@@ -99,7 +99,13 @@ def verify_on(
     if source is None:
         read = read_plan(file)
         _check_sizes(read, conditions)
-        output = way(read.kind).only_file(read, file, "--on verifies one file")
+        only = way(read.kind).only_file(read, file)
+        if only is None:
+            raise ModelError(
+                f"--on verifies one file, and {file} has none: remat itself cuts its sessions and runs them; "
+                f"where remat is, run `remat verify {file.name}`"
+            )
+        output = only
         _check_written(read, output)
         source = find_file(read.source, file, "source")
         conditions = _at_open_sizes(conditions, output, read.request.dims)
@@ -243,7 +249,9 @@ def _of_file_only(
     """
     here, there, source = runtime_version(), read.profile.provenance.runtime_version, whole.source.path
     why = f"ONNX Runtime {here} optimises {source} differently here than where the plan was made (by {there})"
-    file: Path = way(read.kind).only_file(read, plan, why)
+    file = way(read.kind).only_file(read, plan)
+    if file is None:
+        raise ModelError(f"{why}, and without its plan it has no file that could be verified: compile it again here")
     asked = _at_open_sizes(whole.conditions, file, whole.conditions.dims)
     found = _file_report(file, source, asked, how, work)
     return msgspec.structs.replace(found, plan=str(plan), warnings=(f"{why}: this is what holds of the file",))

@@ -54,9 +54,14 @@ WIDE_BLOCK: Final = 16
 """Channels in a block of the runtime's layout where x86-64 has AVX-512; elsewhere there are 8, or no blocks."""
 
 
+def family_of(machine: str) -> str:
+    """The family of a processor as people know it, by what the system calls it."""
+    return FAMILIES.get(machine.lower(), machine.lower())
+
+
 def processor_of(machine: str, block: int) -> str:
     """The kind of a processor as people know it, by what the system calls it and the runtime's block on it."""
-    family = FAMILIES.get(machine.lower(), machine.lower())
+    family = family_of(machine)
     if family != "x86-64":
         return family
     return f"{family} with AVX-512" if block == WIDE_BLOCK else f"{family} without AVX-512"

@@ -141,7 +141,7 @@ CASES = (
     *(contrib(op, LEFT, RIGHT, weights=(1,), alpha=0.5) for op in ("FusedMatMul", "TransposeMatMul")),
     contrib("FusedMatMul", real(20, 3, 12), real(10, 3, 12), transBatchA=1, transBatchB=1, transB=1),
     OneOp("Gemm", (LEFT[0], RIGHT), {}, (1,)),
-    contrib("FusedGemm", LEFT[0], RIGHT, weights=(1,), activation="Relu"),
+    contrib("FusedGemm", LEFT[0], RIGHT, weights=(1,), activation="Tanh"),
     OneOp("MatMulInteger", (SMALL, np.ones((12, 10), np.uint8))),
     OneOp("QLinearMatMul", (SMALL, SCALE, ZERO, np.ones((12, 10), np.uint8), SCALE, ZERO, SCALE, ZERO)),
     *(OneOp(op, (real(5, 9, 7),)) for op in ("Softmax", "LogSoftmax", "Hardmax")),
