@@ -91,6 +91,7 @@ def compile(
     inputs: str | Path | None = None,
     portable: bool | None = None,
     plain: bool | None = None,
+    session: Mapping[str, bool | int | str] | None = None,
     intra_op_threads: int | None = None,
     custom_ops: str | Path | Sequence[str | Path] | None = None,
     work_dir: str | Path | None = None,
