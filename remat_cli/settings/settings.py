@@ -22,7 +22,7 @@ from remat_cli.core.values.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
 from remat_cli.settings import cache_place
 from remat_cli.settings.devices import by_memory, described_budget, with_threads
-from remat_cli.settings.parsers import PARSERS
+from remat_cli.settings.parsers import PARSERS, Target
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 
 PRINTING = ("format", "quiet", "verbose", "color")
@@ -53,7 +53,8 @@ class Settings(
     costs; `overlap` lets copies between memories run beside ops. `spill` is where values may wait (None: nowhere).
     `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
-    leaves out the form in which later runs take what the first one took.
+    leaves out the form in which later runs take what the first one took. `target` says which processors a file is for;
+    `portable` is an older name of `any`.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
@@ -72,6 +73,7 @@ class Settings(
     estimate: bool = False
     overlap: bool = False
     spill: SpillSpec | None = None
+    target: Target = "here"
     portable: bool = False
     plain: bool = False
     intra_op_threads: int = 0
@@ -153,7 +155,7 @@ class Settings(
         can_be = can_be and self.spill is None
         if self.budget_scope == "process" and not can_be:
             text = "" if budget is None else f" '{budget.text}'"
-            reason = "--portable" if self.portable else "several devices or another one than the CPU"
+            reason = "--target any" if self.portable else "several devices or another one than the CPU"
             reason = reason if self.spill is None else "--spill"
             why = f"budget{text} is not bytes" if not is_bytes else f"it does not go with {reason}"
             raise ConfigError(f"--budget-scope process: {why}: write one such as 512MiB, or --budget-scope live")
@@ -256,8 +258,11 @@ def load_settings(
     # One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
     devices, threads = with_threads(settings.devices, settings.intra_op_threads)
     budget = settings.budget or described_budget(devices)
+    portable = settings.portable or settings.target == "any"
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
-    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
+    return msgspec.structs.replace(
+        settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill, portable=portable
+    )
 
 
 def allows_color() -> bool:

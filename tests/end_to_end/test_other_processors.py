@@ -108,7 +108,7 @@ def test_only_the_file_for_one_processor_has_a_guard_and_both_say_where_they_run
     assert portable.line.startswith("runs on: any processor ")
     assert portable.layout_block is None
     assert compiled.line.startswith("runs on: x86-64 with AVX-512, ONNX Runtime ")
-    assert compiled.line.endswith("for others `--portable`")
+    assert compiled.line.endswith("for others `--target any`")
     assert compiled.is_guarded
     capsys.readouterr()
     plan = files["compiled"].with_suffix(".json")

@@ -45,7 +45,7 @@ class RunsOn(msgspec.Struct, frozen=True):
         runtime = f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})"
         if self.layout_block is None:
             return f"runs on: any processor (bits compared on {self.processor}), {runtime}"
-        return f"runs on: {self.processor}, {runtime}; for others `--portable`"
+        return f"runs on: {self.processor}, {runtime}; for others `--target any`"
 
     @property
     def is_unguarded(self) -> bool:
