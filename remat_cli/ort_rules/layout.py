@@ -110,11 +110,11 @@ class _Blocked:
 
 @dataclass
 class _Step:
-    """The walk over a graph in its order; `made` grows, an op that another takes in becomes None there."""
+    """The walk over a graph in its order; `made` grows."""
 
     scene: LayoutScene
     block: int
-    made: list[LayoutOp | None] = field(default_factory=list)
+    made: list[LayoutOp] = field(default_factory=list)
     blocked: dict[str, _Blocked] = field(default_factory=dict)
     reordered: dict[str, str] = field(default_factory=dict)
     reads: Counter[str] = field(default_factory=Counter)
@@ -128,12 +128,11 @@ class _Step:
         self.makers = frozenset(name for op in ops for name in op.makes)
         for op in ops:
             self._transform(op)
-        made = [op for op in self.made if op is not None]
         left = [(name, each) for name, each in self.blocked.items() if each.reads_left > 0]
         back = [LayoutOp(f"{name}{BACK}", "ReorderOutput", NCHWC, (each.name,), (name,)) for name, each in left]
         channels = {each.name: each.channels for each in self.blocked.values()}
         channels |= {new: self._channels_of(old) or 0 for old, new in self.reordered.items()}
-        return LaidOut((*sorted(made, key=lambda op: op.is_blocked), *back), channels)
+        return LaidOut((*sorted(self.made, key=lambda op: op.is_blocked), *back), channels)
 
     def _transform(self, op: LayoutOp) -> None:
         if op.is_standard(CONV) or (op.domain == CONTRIB and op.op_type == "FusedConv"):
@@ -207,7 +206,7 @@ class _Step:
         if is_add and len(known) == 2:
             for each, other in (known, reversed(known)):
                 maker = self.made[each.maker]
-                if maker is not None and self._takes(maker, each) and len(maker.reads) < PLACES_OF_SUM:
+                if self._takes(maker, each) and len(maker.reads) < PLACES_OF_SUM:
                     reads = (*maker.reads, *[""] * (3 - len(maker.reads)), other.name)
                     self._take_in(op, each, replace(maker, reads=reads))
                     return True
@@ -233,7 +232,7 @@ class _Step:
             return False
         each.reads_left -= 1
         maker = self.made[each.maker]
-        if op.op_type in MOVING and maker is not None and self._takes(maker, each):
+        if op.op_type in MOVING and self._takes(maker, each):
             self._take_in(op, each, replace(maker, attributes={**maker.attributes, "activation": op.op_type}))
         else:
             self._make(op, (each.name,), op.op_type, each.channels, each.origin, op.domain)
@@ -276,14 +275,10 @@ class _Step:
         return is_conv and each.reads_before == 1 and "activation" not in maker.attributes
 
     def _take_in(self, op: LayoutOp, each: _Blocked, maker: LayoutOp) -> None:
-        """Let a convolution make the result of an op that follows it."""
-        # It stands where all that it reads is there.
-        self.made[each.maker] = None
-        self.made.append(replace(maker, covers=(*maker.covers, op.name)))
-        place = len(self.made) - 1
-        each.maker = place
+        """Let a convolution make the result of an op that follows it; it keeps its number."""
+        self.made[each.maker] = replace(maker, covers=(*maker.covers, op.name))
         reads = self.reads[op.makes[0]]
-        self.blocked[op.makes[0]] = _Blocked(each.name, place, each.channels, reads, reads, each.origin)
+        self.blocked[op.makes[0]] = replace(each, reads_before=reads, reads_left=reads)
 
     def _make(
         self,

@@ -1,6 +1,6 @@
 """Writes down what a default session makes of a model on a kind of processor, so that the judge can count it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -109,7 +109,7 @@ def _built(
             op.domain,
             op.op_type,
             [values[name] if name else None for name in op.reads],
-            [*nodes[op.name].attributes.values()] if op.op_type == nodes_type(nodes, op) else [],
+            [*_attributes(nodes.get(op.name), op)],
             outputs=[values[name] if name else ir.Value(name="") for name in op.makes],
             name=op.name,
             metadata_props=dict(nodes[op.name].metadata_props) if op.name in nodes else None,
@@ -127,9 +127,9 @@ def _built(
     return ir.Model(graph, ir_version=model.ir_version)
 
 
-def nodes_type(nodes: Mapping[str | None, ir.Node], op: LayoutOp) -> str | None:
-    """The type of the node of the file that has an op's name."""
-    return nodes[op.name].op_type if op.name in nodes else None
+def _attributes(node: ir.Node | None, op: LayoutOp) -> Iterable[ir.Attr]:
+    """Those of the node that an op was in the file, where it is one of the same type still."""
+    return node.attributes.values() if node is not None and node.op_type == op.op_type else ()
 
 
 def _grown_bytes(ops: Sequence[LayoutOp], model: ir.Model, block: int) -> int:
