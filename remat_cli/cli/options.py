@@ -149,7 +149,12 @@ model_options = group(
         metavar="LIB",
         help="Shared library with custom operators; may be repeated.",
     ),
-    _option("--portable/--no-portable", help="Optimise for any CPU, not for this one. [no]"),
+    _option(
+        "--target",
+        metavar="T",
+        help="Which CPUs a file is for: here, the kind it is made on; any, all that run the original. [here]",
+    ),
+    _option("--portable/--no-portable", help="The older name of --target any. [no]"),
     _option(
         "--intra-op-threads",
         type=int,

@@ -30,6 +30,7 @@ from remat_cli.onnx_io.read.body_wiring import body_wiring
 from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.read.layout_scene import layout_scene
 from remat_cli.onnx_io.read.load import (
     DimBindings,
     SourceModel,
@@ -45,6 +46,7 @@ from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.read.told_inputs import told_inputs
 from remat_cli.onnx_io.sizes.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
+from remat_cli.ort_rules.layout import WholeLayout, whole_layout
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
@@ -85,7 +87,8 @@ class Prepared:
     what is made of it, so that bits stay those of `original`; `notes` say what of that a user should know.
     `was_long`: its first run, just now, was so long that its costs are believed.
     `has_seeds` says that ops of it draw random numbers without a seed, and have one as long as models are compared.
-    `runnable` is the same model at sizes at which this machine runs it whole (None: it does at its own).
+    `runnable` is the same model at sizes at which this machine runs it whole (None: it does at its own). `layout` is
+    what sessions make of the whole model on all kinds of processors, where it is left to them.
     """
 
     conditions: Conditions
@@ -108,6 +111,7 @@ class Prepared:
     has_seeds: bool = False
     was_long: bool = False
     runnable: "Runnable | None" = None
+    layout: WholeLayout | None = None
 
     def without_form(self) -> "Prepared":
         """The prepared model, not to be written in the steady form."""
@@ -128,8 +132,10 @@ class Prepared:
         """What the user's file gives for `feeds`; of many sizes what the optimised model gives, by its first run."""
         if self.conditions.family is None:
             return self.original.outputs[0]
-        if self.first_outputs is not None:
+        if self.first_outputs is not None and not self.conditions.portable:
             return self.first_outputs
+        if self.conditions.portable:
+            return outputs_of(self.reference_path, (self.feeds,), compared_settings(self.conditions))[0]
         return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
 
 
@@ -247,7 +253,18 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         has_seeds=read.has_seeds,
         first_outputs=None if found.seen is None else found.seen.outputs,
         was_long=found.seen is not None and found.facts.measured is not None,
+        layout=_layout_of(found.reference, graph, source) if conditions.portable else None,
     )
+
+
+def _layout_of(reference: Any, graph: Graph, source: SourceModel) -> WholeLayout | None:
+    """What sessions make of an optimised model, whose convolutions they meet in the order of the user's file.
+
+    None where they make nothing of it on any kind of processor.
+    """
+    places = {node.name or "": place for place, node in enumerate(source.ir.graph)}
+    found = whole_layout(layout_scene(reference, {tensor.name: tensor.shape for tensor in graph.tensors}, places))
+    return None if found.is_plain else found
 
 
 def _notes_on_lengths(reference: Any, graph: Graph) -> tuple[str, ...]:
@@ -370,9 +387,11 @@ class _Search:
         """Whether a form gives what the original gives, for all that it is fed."""
         if original.key in found.facts.alike:
             return True
-        known = () if found.seen is None or self.conditions.family is not None else (found.seen.outputs,)
+        is_left, family = self.conditions.portable, self.conditions.family
+        known = () if found.seen is None or is_left or family is not None else (found.seen.outputs,)
+        settings = compared_settings(self.conditions)
         with refusals_of(self.source.path, "ONNX Runtime fails to run"):
-            rest = outputs_of(found.path, original.feeds[len(known) :], exact_settings(self.conditions))
+            rest = outputs_of(found.path, original.feeds[len(known) :], settings)
         return all(map(have_same_bits, original.outputs, (*known, *rest)))
 
     def _noted(self, found: _Found, original: Original) -> _Found:
@@ -496,6 +515,11 @@ def exact_settings(conditions: Conditions) -> SessionSettings:
         custom_ops=conditions.custom_ops,
         run_seconds=conditions.run_seconds,
     )
+
+
+def compared_settings(conditions: Conditions) -> SessionSettings:
+    """How a session is opened whose outputs are compared: exactly, but where a file is left to sessions to optimise."""
+    return default_settings(conditions) if conditions.portable else exact_settings(conditions)
 
 
 def default_settings(conditions: Conditions) -> SessionSettings:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
@@ -19,6 +19,9 @@ from remat_cli.settings.train import parse_pairs, parse_train
 
 LEAST_PROCESS_BYTES = 2**29
 LEAST_TENSOR_BYTES = 2**10
+
+Target = Literal["here", "any"]
+KINDS_OF_PROCESSOR = ("x86-64-avx512", "x86-64-avx2", "x86-64", "arm64", "wasm")
 
 
 def parse_seconds(value: object) -> float:
@@ -129,6 +132,20 @@ def parse_any_budget(value: object) -> AskedBudget:
     return parse_budget(str(value))
 
 
+def parse_target(value: object) -> str:
+    """The processors that a file is for: the kind that it is made on, or any.
+
+    Raises:
+        ConfigError: a file cannot be made for that processor alone, or it is no target.
+    """
+    word = str(value)
+    if word in get_args(Target):
+        return word
+    if word in KINDS_OF_PROCESSOR:
+        raise ConfigError(f"target '{word}': files for that kind alone cannot be made: --target any runs there too")
+    raise ConfigError(f"target '{word}' is not known: write here, or any")
+
+
 def parse_split(value: object) -> str:
     """When ops are split; YAML reads a bare `off` as false.
 
@@ -202,6 +219,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "gap": lambda value: _parse_small_share(value, "gap", 1),
     "race": lambda value: _parse_small_share(value, "race", 1),
     "split": parse_split,
+    "target": parse_target,
     "split_axis": lambda value: parse_split_axis(str(value)),
     "max_tensor": parse_max_tensor,
     "verify": parse_verify,

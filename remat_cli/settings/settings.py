@@ -23,7 +23,7 @@ from remat_cli.core.values.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
 from remat_cli.settings import cache_place
 from remat_cli.settings.devices import by_memory, described_budget, with_threads
-from remat_cli.settings.parsers import PARSERS
+from remat_cli.settings.parsers import PARSERS, Target
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 
 PRINTING = ("format", "quiet", "verbose", "color")
@@ -54,8 +54,9 @@ class Settings(
     costs; `overlap` lets copies between memories run beside ops. `spill` is where values may wait (None: nowhere).
     `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
-    leaves out the form in which later runs take what the first one took. `session` is how sessions of the file will be
-    opened, for which it is made and verified.
+    leaves out the form in which later runs take what the first one took. `target` says which processors a file is for;
+    `portable` is an older name of `any`. `session` is how sessions of the file will be opened, for which it is made and
+    verified.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
@@ -74,6 +75,7 @@ class Settings(
     estimate: bool = False
     overlap: bool = False
     spill: SpillSpec | None = None
+    target: Target = "here"
     portable: bool = False
     plain: bool = False
     session: AskedSession = AskedSession()
@@ -156,7 +158,7 @@ class Settings(
         can_be = can_be and self.spill is None and self._has_process_promise
         if self.budget_scope == "process" and not can_be:
             text = "" if budget is None else f" '{budget.text}'"
-            reason = "--portable" if self.portable else "several devices or another one than the CPU"
+            reason = "--target any" if self.portable else "several devices or another one than the CPU"
             reason = reason if self.spill is None else "--spill"
             reason = reason if self._has_process_promise else "--session arena=off on a system without glibc"
             why = f"budget{text} is not bytes" if not is_bytes else f"it does not go with {reason}"
@@ -270,8 +272,11 @@ def load_settings(
         raise ConfigError(f"--session threads={of_session}: {threads} threads are given too: leave one of them out")
     threads = of_session or threads
     budget = settings.budget or described_budget(devices)
+    portable = settings.portable or settings.target == "any"
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
-    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
+    return msgspec.structs.replace(
+        settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill, portable=portable
+    )
 
 
 def allows_color() -> bool:

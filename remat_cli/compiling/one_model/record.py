@@ -92,6 +92,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         workspace=_workspace(whole_profile(plan)) | workspace | step_workspace,
         predicted_overhead_percent=plan.solved.overhead_percent,
         portable=plan.request.portable,
+        is_left=whole.layout is not None,
         intra_op_threads=profile.provenance.intra_op_threads,
         run_seconds=whole.conditions.run_seconds,
         device=plan.device,

@@ -71,6 +71,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
             return "basic"
         return "extended" if self.portable else "all"
 
+    @property
+    def opens_as(self) -> Optimization:
+        """How far users' sessions optimise what outputs are compared with: wholly, where the CPU runs all ops."""
+        return "all" if self.optimization == "extended" else self.optimization
+
     def threads_of(self, spec: DeviceSpec) -> int:
         """Threads that ops on a device run with."""
         return spec.threads or self.intra_op_threads

@@ -48,7 +48,7 @@ class RunsOn(msgspec.Struct, frozen=True):
         made_for = f", in sessions with {', '.join(self.session)}" if self.session else ""
         if self.layout_block is None:
             return f"runs on: any processor (bits compared on {self.processor}), {runtime}{made_for}"
-        return f"runs on: {self.processor}, {runtime}{made_for}; for others `--portable`"
+        return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"
 
     @property
     def is_unguarded(self) -> bool:
