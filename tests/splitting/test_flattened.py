@@ -103,6 +103,13 @@ def test_what_is_no_plain_product_stays(changed):
     assert without_flattening(model, dims, types, MOST).model is model
 
 
+def test_a_gemm_of_another_type_than_float_stays():
+    model, dims, types = built("Gemm")
+    half = ir.tensor(np.zeros((48, 64), np.float16), name="w")
+    model.graph.initializers["w"].const_value = half
+    assert without_flattening(model, dims, types, MOST).model is model
+
+
 def test_lengths_that_are_not_those_before_stay():
     model, dims, types = built()
     assert without_flattening(model, dims | {"f0": (SEQ, BATCH, number(64))}, types, MOST).model is model

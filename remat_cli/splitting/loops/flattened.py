@@ -96,6 +96,8 @@ def _flattened(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Flattened 
     matrix = node.inputs[1] if _is_product(node) else None
     if matrix is None or matrix.const_value is None or len(dims_of(matrix.const_value)) != 2:
         return None
+    if node.op_type == "Gemm" and matrix.const_value.dtype != ir.DataType.FLOAT:
+        return None  # its kernels of other types are not those of MatMul
     listed, made = node.inputs[0], node.outputs[0]
     laid, uses = None if listed is None else listed.producer(), tuple(made.uses())
     folded = uses[0].node if len(uses) == 1 and not made.is_graph_output() else None
