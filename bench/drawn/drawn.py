@@ -12,11 +12,12 @@ import onnx
 Array = np.ndarray[Any, Any]
 SIZES = 10
 WORDS = 50
+LINES = np.array(["red apple", "a green pear", "", "sky", "an apple a day and a plum in the blue sky of red"])
 
 
 @dataclass(frozen=True)
 class Feed:
-    """What an input takes: names of open sizes and numbers, and whether it is numbers, words, or a mask of words."""
+    """What an input takes: names of open sizes and numbers, and whether it is numbers, words, a mask of words, text."""
 
     shape: tuple[str | int, ...]
     kind: str = "numbers"
@@ -27,6 +28,8 @@ class Feed:
         shape = [sizes[each] if isinstance(each, str) else each for each in self.shape]
         if self.kind == "words":
             return dice.integers(0, WORDS, shape).astype(self.dtype)
+        if self.kind == "text":
+            return LINES[dice.integers(0, len(LINES), shape)].astype(object)
         if self.kind == "mask":
             shown = dice.random(shape) < 0.9
             shown[:, 0] = True

@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 import click
 
 from bench.bench import Case, Key, Shard, shard_option
-from bench.compiling import OUTPUT, PLAN, ROOT, Row
+from bench.compiling import OUTPUT, ROOT, Row, run_compiler
 from bench.field.feeds import files, largest, packed
 from bench.field.places import BUILT, MODULES, NODE, PYTHON, SCRATCH, Place
 from bench.field.programs import PROGRAMS
@@ -130,33 +129,7 @@ def sizes(model: Path, feeds: Sequence[Path], output: Path) -> list[str]:
 
 
 def _compile(model: Path, flags: Sequence[str], output: Path) -> tuple[int | None, Row, str]:
-    """Exit code (None: stopped), report, and what was said last."""
-    command = [
-        sys.executable,
-        "-m",
-        "remat_cli",
-        "compile",
-        str(model),
-        *flags,
-        "--verify",
-        "fast",
-        "--quiet",
-        "--force",
-    ]
-    command += ["--format", "json", "--output", str(output), "--plan", str(output.with_name(PLAN))]
-    try:
-        done = subprocess.run(
-            ["env", f"REMAT_CACHE_DIR={CACHE}", *command],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            timeout=TIMEOUT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return None, {}, f"stopped after {TIMEOUT_SECONDS:.0f} s"
-    report: Row = json.loads(done.stdout) if done.stdout.strip() else {}
-    return done.returncode, report, (done.stderr.strip().splitlines() or [""])[-1].replace(str(model), model.name)
+    return run_compiler(model, flags, output, CACHE, TIMEOUT_SECONDS)
 
 
 def fed(place: Place, use: str) -> list[Path]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ USER_MISTAKES = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT,
 
 INLINE_LIMIT_BYTES = 3 * 2**29
 """1.5 GiB: weights above this go to a file beside the model, since protobuf cannot hold 2 GiB."""
+
+WORK_FOLDER = "remat_"
+"""How the names of our folders for temporary files begin."""
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -63,7 +67,11 @@ def _room(error: OSError, temporary: Path) -> str:
         return ""
     written = temporary.stat().st_size if temporary.exists() else 0
     free = shutil.disk_usage(temporary.parent).free + written  # what is half written goes again
-    return f": {format_bytes(free)} are free in {temporary.parent}: make room there, or name files on another disk"
+    place = Path(tempfile.gettempdir()).resolve()
+    folders = temporary.relative_to(place).parts if temporary.is_relative_to(place) else ()
+    is_ours = any(name.startswith(WORK_FOLDER) for name in folders[:1])
+    elsewhere = "set TMPDIR to a folder on another disk" if is_ours else "name files on another disk"
+    return f": {format_bytes(free)} are free in {temporary.parent}: make room there, or {elsewhere}"
 
 
 def _flush(path: Path) -> None:

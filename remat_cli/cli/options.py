@@ -98,6 +98,13 @@ writing_options = group(
     ),
     _option("--count-mapped/--no-count-mapped", help="Count mapped files against a budget on the process. [no]"),
     _option("--plain/--no-plain", help="Leave out the form in which later runs take no more than the first. [no]"),
+    _option(
+        "--session",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="How sessions of the file will be opened, for which it is made and verified: arena=off, pattern=off, "
+        "optimisation=basic, threads=2, mode=parallel, concurrency=2.",
+    ),
 )
 
 run_limit_option = _option(

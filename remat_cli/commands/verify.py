@@ -23,6 +23,7 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.session import session_of
 from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
@@ -98,7 +99,13 @@ def verify_on(
     if source is None:
         read = read_plan(file)
         _check_sizes(read, conditions)
-        output = way(read.kind).only_file(read, file, "--on verifies one file")
+        only = way(read.kind).only_file(read, file)
+        if only is None:
+            raise ModelError(
+                f"--on verifies one file, and {file} has none: remat itself cuts its sessions and runs them; "
+                f"where remat is, run `remat verify {file.name}`"
+            )
+        output = only
         _check_written(read, output)
         source = find_file(read.source, file, "source")
         conditions = _at_open_sizes(conditions, output, read.request.dims)
@@ -242,7 +249,9 @@ def _of_file_only(
     """
     here, there, source = runtime_version(), read.profile.provenance.runtime_version, whole.source.path
     why = f"ONNX Runtime {here} optimises {source} differently here than where the plan was made (by {there})"
-    file: Path = way(read.kind).only_file(read, plan, why)
+    file = way(read.kind).only_file(read, plan)
+    if file is None:
+        raise ModelError(f"{why}, and without its plan it has no file that could be verified: compile it again here")
     asked = _at_open_sizes(whole.conditions, file, whole.conditions.dims)
     found = _file_report(file, source, asked, how, work)
     return msgspec.structs.replace(found, plan=str(plan), warnings=(f"{why}: this is what holds of the file",))
@@ -253,8 +262,9 @@ def _file_report(
 ) -> FileReport:
     """What a file keeps of what it says of itself."""
     settings, progress = how
-    pair = read_pair(file, original, conditions, work)
-    found, runs_on = verify_file(pair, conditions, settings.checks, progress), runs_on_at(file)
+    pair, runs_on = read_pair(file, original, conditions, work), runs_on_at(file)
+    asked = session_of(() if runs_on is None else runs_on.session)
+    found = verify_file(pair, msgspec.structs.replace(conditions, session=asked), settings.checks, progress)
     return FileReport(
         model=str(file),
         source=str(original),
@@ -278,6 +288,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         devices=way(plan.kind).devices(plan),
         portable=request.portable,
         plain=request.plain,
+        session=request.session,
         intra_op_threads=plan.profile.provenance.intra_op_threads,
         dims=request.dims,
         family=request.family,

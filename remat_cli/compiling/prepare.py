@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
-from remat_cli.base.processes import memory_limited, spare_memory_bytes
+from remat_cli.base.processes import has_glibc, memory_limited, spare_memory_bytes
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
 from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
@@ -64,6 +64,10 @@ OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
 BY_VALUES = (
     "lengths of some tensors depend on values, which no size bounds: {}; what reads or makes such a tensor is left "
     "whole, and what is promised of memory holds as long as they are no longer than in these runs"
+)
+NO_GLIBC = (
+    "nothing is promised of a process without an arena on this system, whose allocator is not glibc's: only that one's "
+    "rules are known"
 )
 MOST_ALIKE = 16
 MOST_LENGTHS = 3  # that are told
@@ -128,9 +132,9 @@ class Prepared:
         """What the user's file gives for `feeds`; of many sizes what the optimised model gives, by its first run."""
         if self.conditions.family is None:
             return self.original.outputs[0]
-        if self.first_outputs is not None and not self.conditions.portable:
+        if self.first_outputs is not None and not self.conditions.is_left:
             return self.first_outputs
-        if self.conditions.portable:
+        if self.conditions.is_left:
             return outputs_of(self.reference_path, (self.feeds,), compared_settings(self.conditions))[0]
         return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
 
@@ -223,13 +227,15 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     found, original, notes = _Search(source, original, read.feeds, conditions, work).found()
     graph = to_graph(found.reference, found.facts.types)
     notes = (*notes, *_notes_on_lengths(found.reference, graph))
+    if not conditions.session.arena and not has_glibc():
+        notes = (*notes, NO_GLIBC)
     for note in notes:
         progress.note(note)
     signatures = op_signatures(found.reference, graph, original.key)
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
-        runtime=runtime_here(work),
+        runtime=runtime_here(work, conditions.session),
         source=source.typed_as(found.reference),
         reference=found.reference,
         reference_path=found.path,
@@ -247,7 +253,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         has_seeds=read.has_seeds,
         first_outputs=None if found.seen is None else found.seen.outputs,
         was_long=found.seen is not None and found.facts.measured is not None,
-        layout=_layout_of(found.reference, graph, source) if conditions.portable else None,
+        layout=_layout_of(found.reference, graph, source) if conditions.is_left else None,
     )
 
 
@@ -381,7 +387,7 @@ class _Search:
         """Whether a form gives what the original gives, for all that it is fed."""
         if original.key in found.facts.alike:
             return True
-        is_left, family = self.conditions.portable, self.conditions.family
+        is_left, family = self.conditions.is_left, self.conditions.family
         known = () if found.seen is None or is_left or family is not None else (found.seen.outputs,)
         settings = compared_settings(self.conditions)
         with refusals_of(self.source.path, "ONNX Runtime fails to run"):
@@ -513,10 +519,22 @@ def exact_settings(conditions: Conditions) -> SessionSettings:
 
 def compared_settings(conditions: Conditions) -> SessionSettings:
     """How a session is opened whose outputs are compared: exactly, but where a file is left to sessions to optimise."""
-    return default_settings(conditions) if conditions.portable else exact_settings(conditions)
+    return default_settings(conditions) if conditions.is_left else exact_settings(conditions)
 
 
 def default_settings(conditions: Conditions) -> SessionSettings:
-    """How users open a session on the first device."""
+    """How users open a session on the first device, with the runtime's own options."""
     device = CPU if conditions.device.provider == CPU else conditions.device.session_device
     return msgspec.structs.replace(exact_settings(conditions), exact=False, device=device)
+
+
+def asked_settings(conditions: Conditions) -> SessionSettings:
+    """How callers open the session that a file is made for."""
+    asked = conditions.session
+    return msgspec.structs.replace(
+        default_settings(conditions),
+        level=asked.optimisation,
+        has_arena=asked.arena,
+        has_pattern=asked.pattern,
+        is_parallel=asked.mode == "parallel",
+    )

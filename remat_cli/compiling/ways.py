@@ -108,12 +108,8 @@ class Way(Protocol[P_contra, V]):
     def verified(self, report: VerifyReport) -> VerifyReport:
         """What verifying a plan file found, as such plans tell it."""
 
-    def only_file(self, read: PlanFile, plan: Path, why: str) -> Path:
-        """The one file that runs without the plan.
-
-        Raises:
-            ModelError: there is none, so that `why` a plan says nothing here is why it is to be compiled again.
-        """
+    def only_file(self, read: PlanFile, plan: Path) -> Path | None:
+        """The one file that runs without the plan; None: there is none, as remat cuts sessions from it to run them."""
 
     def inspect(self, path: Path, read: PlanFile, warnings: tuple[str, ...]) -> InspectReport:
         """Where the memory goes."""

@@ -14,13 +14,16 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_priority_based`: of the ops that are ready the one of least rank runs next, else in the order of a depth-first
     search. `reuses_dead_buffers`: for later tensors of the same shape. `has_memory_pattern`: later runs take one block
-    for all tensors.
+    for all tensors. `has_arena`: tensors come from the session's arena, else from the system's malloc. `runs_at_once`
+    are under way in one session at most.
     """
 
     is_optimised: bool = True
     is_priority_based: bool = False
     reuses_dead_buffers: bool = True
     has_memory_pattern: bool = True
+    has_arena: bool = True
+    runs_at_once: int = 1
 
 
 DEFAULT: Final = SessionOptions()
@@ -51,9 +54,14 @@ WIDE_BLOCK: Final = 16
 """Channels in a block of the runtime's layout where x86-64 has AVX-512; elsewhere there are 8, or no blocks."""
 
 
+def family_of(machine: str) -> str:
+    """The family of a processor as people know it, by what the system calls it."""
+    return FAMILIES.get(machine.lower(), machine.lower())
+
+
 def processor_of(machine: str, block: int) -> str:
     """The kind of a processor as people know it, by what the system calls it and the runtime's block on it."""
-    family = FAMILIES.get(machine.lower(), machine.lower())
+    family = family_of(machine)
     if family != "x86-64":
         return family
     return f"{family} with AVX-512" if block == WIDE_BLOCK else f"{family} without AVX-512"

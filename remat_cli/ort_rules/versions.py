@@ -35,8 +35,8 @@ LATE_KERNELS: Mapping[tuple[str, int], str] = MappingProxyType(
     }
 )
 """Standard ops whose kernel, from an opset on, came later than that opset."""
-COUNTERS_FROM: Final = "1.31"
-"""The first whose profiles count memory."""
+COUNTERS_FROM: Final = "1.28"
+"""The first whose profiles count memory; 1.26 does not, and 1.27 was not tried."""
 PACKED_FROM = "1.21"
 """The first that reads weights as kernels pack them; 1.20.1 refuses the file."""
 CONTRIB = "com.microsoft"

@@ -10,6 +10,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.schedule.splits import SplitMode, parse_split_axis
 from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
+from remat_cli.core.values.session import session_value
 from remat_cli.core.values.sizes import SizeLimit, SizeRange
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
@@ -91,6 +92,16 @@ def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
             raise ConfigError(f"input shape {name}:{sizes} must be integers, such as --input-shape x:1,3,224,224")
         shapes[name] = tuple(int(text) for text in texts)
     return shapes
+
+
+def parse_session(value: object) -> dict[str, bool | int | str]:
+    """Options of the session from `arena=off` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=VALUE, no such option, or no such value.
+    """
+    pairs = parse_pairs(value, "=", "session option", "--session arena=off")
+    return {name: session_value(name, text) for name, text in pairs.items()}
 
 
 def parse_options(value: object) -> dict[str, Any]:
@@ -222,6 +233,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "dims": parse_dims,
     "limits": parse_limits,
     "input_shapes": parse_input_shapes,
+    "session": parse_session,
     "train": parse_train,
     "inputs": _parse_paths,
     "custom_ops": _parse_paths,

@@ -10,11 +10,12 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
-from remat_cli.base.processes import available_cores
+from remat_cli.base.processes import available_cores, has_glibc
 from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
 from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.core.values.training import TrainOptions
@@ -54,7 +55,8 @@ class Settings(
     `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
     leaves out the form in which later runs take what the first one took. `target` says which processors a file is for;
-    `portable` is an older name of `any`.
+    `portable` is an older name of `any`. `session` is how sessions of the file will be opened, for which it is made and
+    verified.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
@@ -76,6 +78,7 @@ class Settings(
     target: Target = "here"
     portable: bool = False
     plain: bool = False
+    session: AskedSession = AskedSession()
     intra_op_threads: int = 0
 
     split: SplitMode = "auto"
@@ -152,14 +155,20 @@ class Settings(
         budget, conditions = self.budget, self.conditions
         is_bytes = budget is not None and budget.kind == "bytes"
         can_be = is_bytes and conditions.may_be_alone and is_plain(self.devices[0]) and not self.portable
-        can_be = can_be and self.spill is None
+        can_be = can_be and self.spill is None and self._has_process_promise
         if self.budget_scope == "process" and not can_be:
             text = "" if budget is None else f" '{budget.text}'"
             reason = "--target any" if self.portable else "several devices or another one than the CPU"
             reason = reason if self.spill is None else "--spill"
+            reason = reason if self._has_process_promise else "--session arena=off on a system without glibc"
             why = f"budget{text} is not bytes" if not is_bytes else f"it does not go with {reason}"
             raise ConfigError(f"--budget-scope process: {why}: write one such as 512MiB, or --budget-scope live")
         return "process" if self.budget_scope is None and can_be else self.scope
+
+    @property
+    def _has_process_promise(self) -> bool:
+        """Whether it is known how the session that was asked for takes memory from the system."""
+        return self.session.arena or has_glibc()
 
     @property
     def family(self) -> SizeFamily | None:
@@ -198,6 +207,7 @@ class Settings(
             seed=self.seed,
             portable=self.portable,
             plain=self.plain,
+            session=self.session,
             estimate=self.estimate,
             intra_op_threads=self.intra_op_threads,
             custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
@@ -257,6 +267,10 @@ def load_settings(
     _check_values(settings)
     # One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
     devices, threads = with_threads(settings.devices, settings.intra_op_threads)
+    of_session = settings.session.threads
+    if of_session and threads not in (0, of_session):
+        raise ConfigError(f"--session threads={of_session}: {threads} threads are given too: leave one of them out")
+    threads = of_session or threads
     budget = settings.budget or described_budget(devices)
     portable = settings.portable or settings.target == "any"
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
@@ -355,6 +369,7 @@ def _check_values(settings: Settings) -> None:
             raise ConfigError(f"{name} = {getattr(settings, name)} must not be negative")
     if settings.max_tiles < 2:
         raise ConfigError(f"max_tiles = {settings.max_tiles} must be at least 2; to keep ops whole write --split off")
+    _check_session(settings)
     names = [spec.name for spec in settings.devices]
     if twice := [spec for spec in settings.devices if names.count(spec.name) > 1]:
         which = "one" if all(map(is_plain, twice)) else f"'{twice[0].name}'"
@@ -365,3 +380,24 @@ def _check_values(settings: Settings) -> None:
         raise ConfigError(f"custom operator library {missing[0]} does not exist")
     if settings.work_dir is not None and not settings.work_dir.is_dir():
         raise ConfigError(f"work directory {settings.work_dir} does not exist: create it")
+
+
+def _check_session(settings: Settings) -> None:
+    """Refuse session options of which nothing is promised.
+
+    Raises:
+        ConfigError: two that are not promised together, or some where sessions are not the caller's alone.
+    """
+    asked = settings.session
+    if asked.contradiction:
+        raise ConfigError(f"--session {asked.contradiction}: nothing is promised of both together: leave one out")
+    is_alone = len(settings.devices) == 1 and settings.devices[0].provider == CPU
+    reasons = {
+        "--portable": settings.portable,
+        "--target any": settings.target == "any",
+        "--spill": settings.spill is not None,
+        "several devices or another one than the CPU": not is_alone,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if asked.changed and why is not None:
+        raise ConfigError(f"--session {asked.words[0]}: nothing is promised of it with {why}: leave one of them out")

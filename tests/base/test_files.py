@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,11 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
         atomic_write(tmp_path / "out", b"x")
     assert not isinstance(caught.value, ConfigError)
     assert list(tmp_path.iterdir()) == []
+    assert str(caught.value).endswith("or name files on another disk")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "remat_work").mkdir()
+    with pytest.raises(RematError, match=r"or set TMPDIR to a folder on another disk$"):
+        atomic_write(tmp_path / "remat_work" / "out", b"x")
 
 
 def test_no_permission_is_the_users_to_fix(tmp_path, monkeypatch):

@@ -73,6 +73,12 @@ def test_a_broken_promise(changes, measure, is_broken, line):
     assert line in failure
 
 
+@pytest.mark.parametrize(("measured", "is_kept"), [(120, True), (1210, False)])
+def test_on_another_family_of_processors_live_tensors_are_held_to_the_budget(measured, is_kept):
+    found = seen(is_other_processor=True, measured_peak_bytes=measured)
+    assert kept(found)["live"] is is_kept
+
+
 def test_what_was_not_checked_is_neither_kept_nor_broken():
     found = seen(order_honoured=None, measured_peak_bytes=None, measured_peak_default_session_bytes=None)
     assert kept(found) == {"outputs": True, "order": None, "live": None, "default_session": None}

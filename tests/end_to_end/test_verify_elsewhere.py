@@ -23,6 +23,8 @@ HASWELL = (
     f"env PYTHONPATH={os.pathsep.join(filter(None, sys.path))} OPENBLAS_CORETYPE=Haswell "
     f"{EMULATOR} -cpu Haswell {os.path.realpath(sys.executable)}"
 )
+ARM64, ARM64_EMULATOR = Path(__file__).parents[2] / "build" / "targets" / "arm64", "qemu-aarch64-static"
+"""What `make setup-targets` puts there."""
 PLACE = Place("Linux", "aarch64", "Cortex-A76", 4, "3.11.2", "2.1.0", "1.31.1")
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -201,6 +203,44 @@ def test_what_a_place_shows_has_one_verdict(place, outcome, code, told):
     assert report.exit_code == code
     assert told in report.verdict
     assert not report.fits
+
+
+def test_a_plan_in_sessions_that_remat_opens_says_that_it_has_no_file_to_verify(samples, tmp_path, capsys):
+    source = Path(read_plan(samples.compiled("chain", "60%").plan).source.path)
+    plan = tmp_path / "placed.plan.json"
+    words = ["--device", "cpu:1threads", "--device", "cpu:2threads", "--budget", "100%", "--no-verify", "--quiet"]
+    assert main(["compile", str(source), "--plan", str(plan), "-o", str(tmp_path / "placed.onnx"), *words]) == 0
+    capsys.readouterr()
+    code, found, error = verify(capsys, plan, "--on", HERE)
+    assert (code, found) == (2, None)
+    assert "remat itself cuts its sessions" in error
+    assert "run `remat verify placed.plan.json`" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ARM64 / ".installed").exists(), reason="no arm64 Python is here: `make setup-targets`")
+@pytest.mark.parametrize("processor", ["cortex-a76", "max"])
+def test_on_arm_a_file_without_blocks_keeps_all_and_one_with_blocks_refuses(processor, samples, capsys):
+    """On the newest processors kernels keep weights with a row more, so that live tensors are above the prediction."""
+    root = ARM64 / "root"
+    emulated = f"{ARM64_EMULATOR} -cpu {processor} -L {root} {root}/usr/bin/python3.11"
+    command = f"env PYTHONHOME={root}/usr PYTHONPATH={ARM64}/site {emulated}"
+    code, found, _ = verify(capsys, samples.compiled("transformer", "60%").plan, "--on", command, "--verify", "fast")
+    assert (code, found["fits"]) == (0, True)
+    (place,) = found["verified_on"]
+    seen = place["verification"]
+    assert place["place"]["machine"] == "aarch64"
+    assert seen["outputs_identical"]
+    assert seen["order_honoured"]
+    assert seen["is_other_processor"]
+    if processor == "cortex-a76":
+        assert seen["measured_peak_bytes"] == seen["predicted_peak_bytes"]
+    else:
+        assert seen["predicted_peak_bytes"] < seen["measured_peak_bytes"] <= seen["budget_bytes"]
+    code, found, _ = verify(capsys, samples.compiled("chain", "60%").plan, "--on", command, "--verify", "fast")
+    assert code == 5
+    assert "made_for_x86_64_avx512" in found["verdict"]
 
 
 @pytest.mark.slow

@@ -61,11 +61,12 @@ def body(nodes: list[onnx.NodeProto], made: str, weights: Sequence[onnx.TensorPr
     return helper.make_graph(nodes, "body", [], [port(made, None)], list(weights))
 
 
-def branches(taken: onnx.GraphProto, **how: Any) -> onnx.ModelProto:
+def branches(taken: onnx.GraphProto, before: onnx.NodeProto | None = None, **how: Any) -> onnx.ModelProto:
     other = body(net(prefix="e"), "ec2")
     choice = node("If", ["cond"], ["i"], "if", then_branch=taken, else_branch=other)
     inputs = [port("x"), port("cond", (), TensorProto.BOOL)]
-    return model([choice, node("Add", ["i", "x"], ["y"], "last")], inputs=inputs, **how)
+    last = node("Add", ["i", "x" if before is None else before.output[0]], ["y"], "last")
+    return model([each for each in (before, choice, last) if each is not None], inputs=inputs, **how)
 
 
 def changed(change: Callable[[onnx.ModelProto], object], made: onnx.ModelProto | None = None) -> onnx.ModelProto:
@@ -284,6 +285,12 @@ FORMS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     ),
     "a function in a branch": lambda: branches(
         body([node("Block", ["x"], ["t"], "call", domain="own")], "t"), imports=OWN, functions=[function()]
+    ),
+    "a function in a branch and around it": lambda: branches(
+        body([node("Block", ["x"], ["t"], "", domain="own")], "t"),
+        imports=OWN,
+        functions=[function()],
+        before=node("Block", ["x"], ["j"], "", domain="own"),
     ),
     "a wrong function that nobody calls": lambda: model(
         imports=OWN, functions=[function([node("NoSuchOp", ["a"], ["o"], "wrong")])]

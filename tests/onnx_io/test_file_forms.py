@@ -14,6 +14,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.load import DimBindings, load, prepare_optimized, save
+from remat_cli.runtime.sessions.session import optimize
 from tests.onnx_io.file_forms import (
     DRAWN,
     FORMS,
@@ -108,6 +109,17 @@ def test_a_copy_has_its_nodes_in_the_order_of_the_file(tmp_path: Path, form: str
     inputs = {value for node in copy.graph.all_nodes() for value in node.inputs}
     assert theirs.isdisjoint(inputs | {*copy.graph.outputs})
     assert {user.graph for value in own for user, _ in value.uses()}.isdisjoint({read.graph})
+
+
+def test_names_in_bodies_stay_apart_from_those_around_them_when_functions_are_written_out(tmp_path: Path) -> None:
+    """The runtime names what it writes in place of calls alike in each graph, and then refuses its own file."""
+    path, raw, ours = (tmp_path / f"{name}.onnx" for name in ("model", "raw", "ours"))
+    path.write_bytes(FORMS["a function in a branch and around it"]().SerializeToString())
+    optimize(path, raw, "basic")
+    with pytest.raises(Exception, match="single static assignment"):
+        outputs(raw)
+    save(prepare_optimized(raw, load(path, BOUND).ir), ours)
+    assert all(np.array_equal(*pair) for pair in zip(outputs(path), outputs(ours), strict=True))
 
 
 def without_rank() -> onnx.ModelProto:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from remat_cli.onnx_io.read.normalise import fresh_name, lift_body_weights
+from remat_cli.onnx_io.read.normalise import drop_unread_states, fresh_name, lift_body_weights, names_of_bodies
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 100])
@@ -76,3 +77,42 @@ def test_large_weights_leave_bodies_as_far_as_kernels_pack_them_alike():
     lift_body_weights(model)
     again = {graph.name: {name.partition("_")[0] for name in graph.initializers} for graph in model.graphs()}
     assert again == once
+
+
+def test_names_of_bodies_stay_apart_from_those_around_them_however_deep() -> None:
+    model = body_model()
+    for graph in model.graphs():
+        for number, node in enumerate(graph):
+            for value in node.outputs:
+                value.name = f"made_{number}"
+    names_of_bodies(model.graph)
+
+    def names_apart(graph: ir.Graph, around: frozenset[str | None]) -> bool:
+        own = [value.name for node in graph for value in node.outputs]
+        inner = around | set(own)
+        bodies = [a.as_graph() for node in graph for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+        return len(set(own)) == len(own) and around.isdisjoint(own) and all(names_apart(each, inner) for each in bodies)
+
+    assert names_apart(model.graph, frozenset())
+
+
+@pytest.mark.parametrize("reads", [("states",), ("last",), ("states", "cell")])
+def test_states_that_nothing_reads_are_left_out(reads: tuple[str, ...]) -> None:
+    made = ("states", "last", "cell")
+    lstm = helper.make_node("LSTM", ["x", "w", "r"], made, "lstm", hidden_size=2)
+    nodes = [lstm, helper.make_node("Split", ["x"], ["a", "b"], "split", axis=0)]
+    nodes += [helper.make_node("Abs", [name], [f"{name}_y"], name) for name in reads]
+    port = helper.make_tensor_value_info
+    weights = [numpy_helper.from_array(np.ones((1, 8, size), np.float32), name) for name, size in (("w", 3), ("r", 2))]
+    outputs = [port(f"{name}_y", onnx.TensorProto.FLOAT, None) for name in reads]
+    graph = helper.make_graph(nodes, "g", [port("x", onnx.TensorProto.FLOAT, (4, 1, 3))], outputs, weights)
+    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    whole = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    drop_unread_states(model.graph)
+    found, split, *_ = model.graph
+    assert [value.name for value in found.outputs if value.name] == list(reads)
+    assert [value.name for value in split.outputs] == ["a", "b"]
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 1, 3)).astype(np.float32)}
+    lean = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    for one, other in zip(whole.run(None, feeds), lean.run(None, feeds), strict=True):
+        assert one.tobytes() == other.tobytes()

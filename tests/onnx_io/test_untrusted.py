@@ -145,3 +145,19 @@ def test_negative_sizes_of_weights(tmp_path: Path) -> None:
 def test_inputs_that_no_memory_holds(shape: tuple[int, ...]) -> None:
     with pytest.raises(ModelError, match=r"input 'x' of shape .* this machine has \d+: give it a smaller shape"):
         make_feeds([InputSpec("x", "float", shape)], 0)
+
+
+@pytest.mark.parametrize("holds", ["map", "sequence", "optional"])
+def test_maps_of_classes_are_told_with_the_option_that_leaves_them_out(tmp_path: Path, holds: str) -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["scores"], "A")], {"x": (4, 2)}, ["scores"])
+    ends = [helper.make_node("ZipMap", ["scores"], ["classes"], "Z", domain="ai.onnx.ml", classlabels_int64s=[0, 1])]
+    kind = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, ()))
+    wrapped = {"sequence": helper.make_sequence_type_proto, "optional": helper.make_optional_type_proto}
+    kind = wrapped[holds](kind) if holds in wrapped else kind
+    model.graph.node.extend(ends)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    model.graph.output.append(helper.make_value_info("classes", kind))
+    onnx.save(model, tmp_path / "net.onnx")
+    text = refusal(tmp_path / "net.onnx")
+    assert "'classes' is a map or a sequence of maps" in text
+    assert "{'zipmap': False}" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -77,3 +79,18 @@ def test_what_is_whole_beside_loops_is_told():
     told = what_is_whole(estimate) or ""
     assert "(480.00 KiB) must exist whole: op 'GlobalAveragePool" in told
     assert sum(estimate.held_at_peak.values()) <= estimate.peak_bytes
+
+
+def test_what_is_small_beside_the_largest_is_not_in_the_way():
+    sized = looped(averaged).sized
+    mean = next(at for at, each in enumerate(sized.view.graph.ops) if each.op_type == "GlobalAveragePool")
+    read = sized.view.reads[mean][0]  # whole: its mean is asked for
+    first = next(name for op in range(mean) for name in sized.view.makes[op] if name != read and name in sized.makers)
+    assert why_whole(sized, [], first) is None
+
+    def told(first_bytes: int, read_bytes: int) -> str:
+        held = {first: first_bytes, read: read_bytes}
+        return what_is_whole(SimpleNamespace(sized=sized, regions=[], held_at_peak=held)) or ""
+
+    assert f"'{read}' (1.00 KiB) must exist whole" in told(2048, 1024)
+    assert told(20480, 1024) == f"even in loops, 20.00 KiB of '{first}' are there at once"

@@ -14,8 +14,9 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.splitting.loops.loop_bits import Tiling, refusal
 from remat_cli.splitting.loops.loop_estimate import LAUNCH_NS, LoopEstimate
-from tests.helpers import NOWHERE
-from tests.splitting.looped_model import LoopedModel
+from remat_cli.splitting.loops.loops import looped as loops
+from tests.helpers import NOWHERE, to_bytes
+from tests.splitting.looped_model import LoopedModel, session_of
 
 Nodes = list[onnx.NodeProto]
 RELU = helper.make_node("Relu", ["a"], ["b"])
@@ -133,6 +134,15 @@ def around(build: Build) -> str:
     return build.op("Mul", made, mean)
 
 
+def halves(build: Build) -> str:
+    """Of halves of the channels one is changed, and both are joined: the Split makes rows for the window of both."""
+    made = build.op("Relu", build.conv("x", 8, 3))
+    one, other = "half", "other"
+    build.nodes.append(helper.make_node("Split", [made, build.weight([4, 4])], [one, other], name="split", axis=1))
+    changed = build.op("Relu", build.conv(other, 4, 4))
+    return build.conv(build.op("Concat", one, changed, axis=1), 4, 8)
+
+
 def padded(mode: str) -> Make:
     """As keras and GANs write it: a Pad of its own before each convolution."""
 
@@ -186,6 +196,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "average padded": (pooled("AveragePool", pads=[1] * 4, count_include_pad=1), "AveragePool"),
     "squeezed": (squeezed, "Conv"),
     "around": (around, "Conv"),
+    "halves": (halves, "Split"),
     "pad constant": (padded("constant"), "Pad"),
     "pad reflect": (padded("reflect"), "Pad"),
     "pad edge": (padded("edge"), "Pad"),
@@ -319,6 +330,48 @@ def test_what_makes_less_of_what_would_be_joined_runs_in_the_loop_too():
     assert model.cut == {"Conv", "Relu", "Greater"}
     assert region.windows is not None
     model.check([{"h": 96, "w": 80}, {"h": 16, "w": 16}, {"h": 88, "w": 24}], 24)
+
+
+def test_what_is_whole_before_and_behind_a_loop_is_not_joined_by_it():
+    """A skip connection, made of what is whole, is read again behind a mean: in the loop it would be there twice."""
+    build = Build()
+    whole = [build.op("CumSum", build.conv("x", 4, 3), build.weight(2)) for _ in range(2)]
+    skip = build.op("Concat", *whole, axis=1)
+    inner = build.op("Relu", build.conv(skip, 8, 8))
+    mean = build.op("ReduceMean", build.conv(inner, 8, 8), axes=[2, 3])
+    looped = LoopedModel(build.model(PICTURE, build.op("Add", skip, mean)), SizeFamily(STEPS))
+    inside = {name for region in looped.regions for op in region.ops for name in looped.sized.view.makes[op]}
+    assert inner in inside
+    assert skip not in inside
+    looped.check(SEQUENCE, rows=4)
+
+
+def test_the_runtime_is_told_no_more_of_shapes_than_it_knew():
+    """Neither of what a loop joins nor by a shape that was written down, which is computed anew in each run."""
+    build = Build()
+    made = build.op("Relu", build.conv("x", 8, 3))
+    mean = build.op("ReduceMean", build.conv(made, 4, 8), axes=[2, 3])
+    shape = build.op("Concat", build.op("Shape", mean), axis=0)
+    flat = build.op("Reshape", build.op("Add", mean, mean), shape)
+    looped = LoopedModel(build.model(PICTURE, build.op("Mul", made, build.op("ReduceSum", flat))), SizeFamily(STEPS))
+    names = [name for region in looped.regions for name in region.axes]
+    told = replace(looped.sized, told={})
+    tilings = [Tiling(4) for _ in looped.regions]
+    written = {
+        known: loops(sized, looped.regions, tilings).model for known, sized in ((True, looped.sized), (False, told))
+    }
+    for known, model in written.items():
+        dims = [
+            dim for node in model.graph if node.op_type in ("If", "Loop") for each in node.outputs for dim in each.shape
+        ]
+        assert any(isinstance(dim, int) for dim in dims) is known
+        (reshape,) = [node for node in model.graph if node.outputs[0].name == flat]
+        assert (reshape.inputs[1].const_value is not None) is known
+    assert names
+    sessions = [session_of(to_bytes(each)) for each in (looped.named, written[False])]
+    for sizes in SEQUENCE:
+        whole, ours = (session.run(None, looped.feeds(sizes))[0] for session in sessions)
+        assert whole.tobytes() == ours.tobytes()
 
 
 def test_what_only_a_loop_reads_is_made_in_it_where_what_that_is_made_of_is_kept_anyway():

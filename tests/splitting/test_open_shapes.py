@@ -110,22 +110,27 @@ def test_small_tensors_stay_as_they_are(large):
     assert with_open_shapes(source, dims, MOST, large).model is source
 
 
-def test_the_shape_of_a_large_tensor_is_computed_of_those_of_inputs():
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [({}, [3, 7, 8]), ({"start": 0}, [3, 7, 8]), ({"start": 1}, [7, 8]), ({"end": -1}, [3, 7])],
+    ids=["whole", "from the first", "from the second", "but the last"],
+)
+def test_the_shape_of_a_large_tensor_is_computed_of_those_of_inputs(bounds, told):
     """So the tensor need not be whole for it."""
     nodes = [
         helper.make_node("Concat", ["x", "x"], ["wide"], "wide", axis=2),
-        helper.make_node("Shape", ["wide"], ["shape"], "asked"),
+        helper.make_node("Shape", ["wide"], ["shape"], "asked", **bounds),
         helper.make_node("Abs", ["shape"], ["y"], "last"),
     ]
     port = helper.make_tensor_value_info
-    ports = [port("x", TensorProto.FLOAT, ["batch", "seq", 4]), port("y", TensorProto.INT64, [3])]
+    ports = [port("x", TensorProto.FLOAT, ["batch", "seq", 4]), port("y", TensorProto.INT64, [len(told)])]
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
     source = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    dims = {"x": (BATCH, SEQ, FOUR), "wide": (BATCH, SEQ, Dim((), 8)), "y": (Dim((), 3),)}
+    dims = {"x": (BATCH, SEQ, FOUR), "wide": (BATCH, SEQ, Dim((), 8)), "y": (Dim((), len(told)),)}
     assert with_open_shapes(source, dims, MOST, {"x"}).model is source
     opened = with_open_shapes(source, dims, MOST, {"x", "wide"})
     shape = next(each for each in opened.model.graph if each.op_type == "Shape")
     assert shape.inputs[0].name == "x"
     assert "wide" not in [each.name for each in opened.model.graph]
     session = ort.InferenceSession(ir.to_proto(opened.model).SerializeToString())
-    assert session.run(None, {"x": np.zeros((3, 7, 4), np.float32)})[0].tolist() == [3, 7, 8]
+    assert session.run(None, {"x": np.zeros((3, 7, 4), np.float32)})[0].tolist() == told

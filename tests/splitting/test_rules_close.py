@@ -59,7 +59,14 @@ REFUSED = {
     "one column": (OneOp("MatMul", (noise(20, 30), noise(30, 1))), 0),
     "doubles": (OneOp("MatMul", (noise(20, 30, dtype=np.float64), noise(30, 20, dtype=np.float64))), 0),
     "activation": (
-        OneOp("FusedGemm", (noise(50, 70), noise(70, 33)), {"activation": "Tanh"}, (1,), CONTRIB, 1),
+        OneOp(
+            "FusedGemm",
+            (noise(50, 70), noise(70, 33)),
+            {"activation": "Elu", "activation_alpha": 1.0},
+            (1,),
+            CONTRIB,
+            1,
+        ),
         0,
     ),
     "mean over odd lines": (OneOp("ReduceMean", (noise(64, 129), np.array([1])), {}, (1,), opset=18), 0),

@@ -126,11 +126,14 @@ def test_gemm_with_every_bias(
         check_slices(op, 1, threads=threads)
 
 
-@pytest.mark.parametrize(("activation", "is_sliced"), [("Relu", True), ("LeakyRelu", True), ("Tanh", False)])
+@pytest.mark.parametrize(
+    ("activation", "is_sliced"),
+    [("Relu", True), ("LeakyRelu", True), ("Sigmoid", True), ("Tanh", True), ("Elu", False)],
+)
 def test_fused_gemm_with_activations_of_one_element(activation: str, is_sliced: bool) -> None:
     attributes = {"activation": activation, "activation_alpha": 0.1}
     op = product(
-        noise(50, 70), noise(70, 33), "FusedGemm", attributes=attributes, weights=(1,), domain="com.microsoft", opset=1
+        noise(51, 70), noise(70, 33), "FusedGemm", attributes=attributes, weights=(1,), domain="com.microsoft", opset=1
     )
     outcome = check_slices(op, 0)
     assert outcome.all_exact if is_sliced else outcome.all_refused

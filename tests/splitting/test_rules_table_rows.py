@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from remat_cli.onnx_io.read.op_facts import ML
@@ -41,4 +43,15 @@ def test_short_parts_and_short_wholes_are_refused(op_type: str) -> None:
     made = {"TreeEnsembleRegressor": regressor(12, ROWS), "TreeEnsembleClassifier": classifier(12, 3, ROWS)}[op_type]
     assert check_slices(made, 0, [Slab(0, 0, LEAST_ROWS - 1)]).all_refused
     short = OneOp(op_type, (real(LEAST_ROWS - 1, 6),), made.attributes, (), ML, 1, made.outputs)
-    assert check_slices(short, 0, [Slab(0, 0, LEAST_ROWS - 1)]).all_refused
+    assert check_slices(short, 0, [Slab(0, 0, LEAST_ROWS - 2), Slab(0, 9, 40)]).all_refused
+    assert check_slices(short, 0, [Slab(0, 0, LEAST_ROWS - 1)]).all_exact  # all of it is no part
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("skip", [0, 2])
+def test_words_are_counted_in_each_line_alone(mode: str, skip: int) -> None:
+    case = case_of("", "TfIdfVectorizer")
+    op = replace(case, attributes=case.attributes | {"mode": mode, "max_skip_count": skip})
+    assert check_slices(op, 0, threads=2).all_exact
+    assert check_slices(op, 1, threads=2).all_refused
+    assert check_slices(replace(op, inputs=(op.inputs[0][0],)), 0).all_refused  # one line: its words

@@ -64,6 +64,23 @@ def test_what_two_ops_read_of_one_tensor_is_held_once():
     assert tiles.inner.ops[0].needs[0] == Part(Edge(1, -2), Edge(1, 2))
 
 
+def test_results_of_one_op_have_the_same_rows():
+    """Of halves of the channels one is looked at through a window: the op makes of the other as many rows."""
+    window, alike = window_of(12, 1), Slab(2, 0, 12)
+
+    def slicer(op: int, slab: Slab) -> Sliced | None:
+        return window(op, slab) if op == 1 else Sliced((slab, slab)[: 1 + (op == 2)], slab)
+
+    demand = Demand(
+        2, (0, 1, 2), [("x",), ("half",), ("made", "other")], [("half", "other"), ("made",), ("z",)], slicer
+    )
+    tiles = window_tiles(demand, {"z": 1}, 12, dict.fromkeys(("x", "half", "other", "made", "z"), alike.extent))
+    assert not isinstance(tiles, NotAlike)
+    for form in tiles.forms:
+        assert form.holds["half"] == form.holds["other"] == form.ops[0].asked
+        assert form.holds["other"] != form.ops[2].needs[1]
+
+
 def test_an_op_that_reads_all_of_what_is_cut_has_no_tiles():
     demand = Demand(2, (0, 1), [("x",), ("y",)], [("y",), ("z",)], lambda op, slab: Sliced((None,), slab))
     assert window_tiles(demand, {"z": 1}, 12, {"x": 12, "y": 12, "z": 12}) == NotAlike(1)

@@ -120,7 +120,7 @@ def _verified(pair: FilePair, command: str, place: Place, seen: ElsewhereSeen) -
     if seen.runs is not None:
         overhead = None if seen.seconds is None else 100.0 * (seen.seconds[1] / seen.seconds[0] - 1.0)
         process = None if seen.resident is None else _processes(pair, seen)
-        verification = file_verification(pair, seen.runs, overhead, process, rules_of(place.onnxruntime))
+        verification = file_verification(pair, seen.runs, overhead, process, rules_of(place.onnxruntime), place.machine)
     failed = next((each for each in (seen.original, seen.file) if each.message is not None), None)
     return VerifiedOn(
         on=command,

@@ -1,5 +1,6 @@
 """A compiled file beside the model that it was made from, without its plan: what it keeps of its promises here."""
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.one_model.verify import SEEDS_NOTE
 from remat_cli.compiling.original import user_file
-from remat_cli.compiling.prepare import default_settings
+from remat_cli.compiling.prepare import asked_settings
 from remat_cli.compiling.process.resident import RUNS, THOROUGH_RUNS, worst_of
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
@@ -25,6 +26,7 @@ from remat_cli.onnx_io.write.save import data_path
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.ort_rules.records import Rules
+from remat_cli.ort_rules.runtime import family_of
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.observe.resident import ResidentJob, can_measure_resident, measure_resident
 from remat_cli.runtime.sessions._ort import installed_rules, pack_all, run_fresh
@@ -41,6 +43,10 @@ MISSING = (
 )
 PORTABLE = (
     "portable: an ordinary session optimises the file again, so order and memory are those under the exact options"
+)
+OTHER_PROCESSOR = (
+    "the file was made on another family of processors, whose kernels may keep weights in other sizes: live tensors "
+    "are held to the file's budget, not to its prediction"
 )
 SAME = "the outputs do not depend on the inputs: comparing them proves little"
 
@@ -99,7 +105,7 @@ def verify_file(pair: FilePair, conditions: Conditions, checks: Checks, progress
         RuntimeFailure: the runtime refuses or fails to run one of them.
     """
     progress.stage(stages.VERIFYING)
-    settings = default_settings(conditions)
+    settings = asked_settings(conditions)
     paths = (pair.run_original.resolve(), pair.run_file.resolve())
     feeds = tuple(pack_all(group) for group in (pair.feeds[:1] if checks.mode == "fast" else pair.feeds))
     job = FileJob(str(paths[1]), str(paths[0]), feeds, settings)
@@ -109,7 +115,7 @@ def verify_file(pair: FilePair, conditions: Conditions, checks: Checks, progress
         first_ns, second_ns = time_in_turn(paths, pair.feeds[0], settings, progress.advance)
         overhead = 100.0 * (second_ns / first_ns - 1.0)
         process = _processes(pair, conditions, checks, progress)
-    return file_verification(pair, seen, overhead, process, installed_rules())
+    return file_verification(pair, seen, overhead, process, installed_rules(), platform.machine())
 
 
 def _processes(pair: FilePair, conditions: Conditions, checks: Checks, progress: Progress) -> ProcessPair | None:
@@ -117,22 +123,31 @@ def _processes(pair: FilePair, conditions: Conditions, checks: Checks, progress:
     if not can_measure_resident():
         return None
     progress.stage(stages.WATCHING)
-    runs, settings = THOROUGH_RUNS if checks.mode == "thorough" else RUNS, default_settings(conditions)
+    runs, settings = THOROUGH_RUNS if checks.mode == "thorough" else RUNS, asked_settings(conditions)
     found = []
     for path, is_mapped in (
         (pair.original.path, bool(pair.original.data_files)),
         (pair.file.source.path, data_path(pair.file.source.path).exists()),
     ):
-        job = ResidentJob(str(path.resolve()), pack_all(pair.feeds[0]), settings, runs)
+        at_once = conditions.session.concurrency
+        job = ResidentJob(str(path.resolve()), pack_all(pair.feeds[0]), settings, runs, at_once=at_once)
         figures = run_fresh(measure_resident, job, progress.advance, settings.run_seconds)
         found.append(worst_of([figures], is_mapped=is_mapped))
     return ProcessPair(*found)
 
 
 def file_verification(
-    pair: FilePair, seen: FileRuns, overhead_percent: float | None, process: ProcessPair | None, rules: Rules
+    pair: FilePair,
+    seen: FileRuns,
+    overhead_percent: float | None,
+    process: ProcessPair | None,
+    rules: Rules,
+    machine: str,
 ) -> FileVerification:
-    """What sessions and processes showed, by the rules of the runtime that they ran on, beside what the file says."""
+    """What sessions and processes showed, by the rules of the runtime that they ran on, beside what the file says.
+
+    `machine` is what the system there calls its processor.
+    """
     file = pair.file
     order = order_seen(file.order, file.copies, seen.exact.executed)
     if not file.is_portable and order.is_kept is not False:  # it promises its order in an ordinary session too
@@ -149,14 +164,20 @@ def file_verification(
         original_default_session_peak_bytes=_peak(pair.original, pair.feeds[0], seen.original, rules),
         is_portable=file.is_portable,
         is_other_model=_is_other_model(pair),
+        is_other_processor=_is_other_processor(file, machine),
         reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, default session",
         process=process,
         input_bytes=_input_bytes(pair.feeds[0]),
         measured_overhead_percent=overhead_percent,
         runtime_version=seen.runtime_version,
         inferences=seen.runs,
-        notes=_notes(pair, seen, order),
+        notes=(*_notes(pair, seen, order), *([OTHER_PROCESSOR] if _is_other_processor(file, machine) else [])),
     )
+
+
+def _is_other_processor(file: CompiledFile, machine: str) -> bool:
+    """Whether the file was made on another family of processors, as far as it says."""
+    return file.processor is not None and file.processor.partition(" ")[0] != family_of(machine)
 
 
 def _is_other_model(pair: FilePair) -> bool:

@@ -124,7 +124,7 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
         """By what one session needs."""
         return OneModelVerifyReport(**msgspec.structs.asdict(report))
 
-    def only_file(self, read: PlanFile, plan: Path, why: str) -> Path:
+    def only_file(self, read: PlanFile, plan: Path) -> Path:
         """The model."""
         return find_file(read.output, plan, "model")
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from remat_cli.base.errors import ConfigError, ModelError
+from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.asked_for import asked_of
 from remat_cli.compiling.placed.limits import cap_lines
 from remat_cli.compiling.placed.record import load_snippet
@@ -39,6 +39,5 @@ class PlacedWay(Way[P_contra, V], Protocol[P_contra, V]):
         """That ops run in tiles for it, and tensors above the cap."""
         return cap_lines(read)
 
-    def only_file(self, read: PlanFile, plan: Path, why: str) -> Path:
+    def only_file(self, read: PlanFile, plan: Path) -> None:
         """None: sessions are cut from it."""
-        raise ModelError(f"{why}: compile it again here")

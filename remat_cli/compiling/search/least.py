@@ -10,6 +10,7 @@ from remat_cli.splitting.tiles.propose import SplitProposal
 
 RUNGS = 16  # budgets tried for `min`, each a part below the last
 RUNG_SHARES = (0.85, 0.95, 0.985)  # of the last one: ever smaller steps, where a larger one leads nowhere
+CLIMB_SHARE, RUNG_SHARE = 0.5, 0.15  # of the time that is left: for rungs, until some are measured; for one at most
 RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
 
 
@@ -24,11 +25,14 @@ class LeastSplits:
 
     def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
         """The next place to look follows from what the last one cost."""
-        task, steps = self.tiles.task, list(ladder(self.tiles))
+        task, rungs, steps = self.tiles.task, ladder(self.tiles), list[SplitProposal]()
         least_ns, allowed_ns = task.question.baseline.time_ns, task.allowed_ns
         fits: list[SplitTrial] = []
-        low, high, error = 0, len(steps) - 1, 1.0
+        low, error = 0, 1.0
+        high = self._climb(rungs, steps) - 1
         for _ in range(self.tiles.most_trials):
+            if low == len(steps):  # all that is known fits
+                high = self._climb(rungs, steps) - 1
             if low > high:
                 break
             near = (i for i, proposal in enumerate(steps) if error * proposal.added_ns <= allowed_ns)
@@ -44,6 +48,17 @@ class LeastSplits:
                 error = max(0, trial.least_ns - least_ns) / max(1, steps[probe].added_ns)
         yield from reversed(fits)
 
+    def _climb(self, rungs: Iterator[SplitProposal], steps: list[SplitProposal]) -> int:
+        """Add the next rungs, as long as time for measuring them is left; how many there are."""
+        clock = self.tiles.task.clock
+        enough = (1 - CLIMB_SHARE) * clock.left
+        while not steps or clock.left > enough:
+            found = next(rungs, None)
+            if found is None:
+                break
+            steps.append(found)
+        return len(steps)
+
 
 def hold_least(tiles: Tiles) -> OneModel | None:
     """The split of least memory whose plan takes no longer than the overhead allows."""
@@ -56,10 +71,11 @@ def ladder(tiles: Tiles) -> Iterator[SplitProposal]:
     Where a rung cannot be reached, or is too dear, smaller steps go on from the last one.
     """
     task = tiles.task
+    most_seconds = RUNG_SHARE * task.clock.left
     target = task.question.baseline.peak - task.whole.profile.fixed_bytes
     shares = list(RUNG_SHARES)
     for _ in range(RUNGS):
-        proposal = next(iter(tiles.propose(int(target * shares[0]))), None)
+        proposal = next(iter(tiles.propose(int(target * shares[0]), most_seconds)), None)
         if proposal is None or proposal.added_ns > RUNG_MARGIN * task.allowed_ns:
             shares.pop(0)
             if not shares or task.should_stop():

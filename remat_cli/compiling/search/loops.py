@@ -24,6 +24,7 @@ from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
@@ -41,6 +42,7 @@ from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_bounds
 from remat_cli.splitting.loops.batch_regions import find_batches
 from remat_cli.splitting.loops.expands import without_expands
+from remat_cli.splitting.loops.flattened import without_flattening
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
@@ -221,14 +223,18 @@ class Loops:
         least_bytes = LEAST_SHARE * self.task.question.baseline.peak
         large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
         most = prepared.conditions.dims
-        picked = with_shifts_as_picks(lean, dims, self._family, most, large)
+        flat = without_flattening(lean, dims, prepared.facts.types, most)
+        dims, types = {**dims, **flat.dims}, {**prepared.facts.types, **flat.types}
+        picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
         opened = with_open_shapes(picked.model, dims, most, large)
-        dims, types = {**dims, **picked.dims}, {**prepared.facts.types, **picked.types, **opened.types}
+        dims, types = {**dims, **picked.dims}, {**types, **picked.types, **opened.types}
         view = self._view(opened.model, types, threads)
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
         view = view if tabled is view.model else self._view(tabled, types, threads)
-        return SizedView(view, {**dims, **opened.dims}, self._clock.look)
+        with self.task.clock.running():
+            told = known_dims(prepared.reference, prepared.graph, prepared.conditions)
+        return SizedView(view, {**dims, **opened.dims}, self._clock.look, told)
 
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
         prepared = self.task.whole.prepared

@@ -1,5 +1,6 @@
 """Models split into tiles, regions or bands: how a proposal is built with the same bits, measured and planned."""
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -94,9 +95,9 @@ class Tiles:
         """Whether a plan costs so little that no other split need be tried."""
         return found.plan.time_ns <= self.task.question.baseline.time_ns * (1 + DEAR_PERCENT / 100)
 
-    def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
+    def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """Proposes splittings for so many bytes; none once the user has asked to stop."""
-        return () if self.task.should_stop() else self.proposer.propose(free_bytes)
+        return () if self.task.should_stop() else self.proposer.propose(free_bytes, most_seconds)
 
     def capped(self, most_bytes: int) -> Iterator[SplitProposal]:
         """Proposes a few splittings in which no tensor inside should be larger than that, the cheaper first."""

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.process_promise import ProcessPromise
-from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RunsOn
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RUNS_ON_KEY, RunsOn
 from remat_cli.core.values.sizes import SizeLimit, family_told
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.layout import uses_blocks
@@ -40,8 +40,8 @@ class CompiledFile:
 
     `order` are its ops that depend on an input, in the order in which they were planned; `copies` are those of them
     that repeat another one, which no optimiser may join with it. Of a `is_portable` file sessions may make another
-    model, so that it promises something under the exact options only. `process` is what it says of a process. Bytes are
-    totals; None where it says nothing.
+    model, so that it promises something under the exact options only. `process` is what it says of a process, and
+    `processor` the kind that it was made on. Bytes are totals; None where it says nothing.
     """
 
     source: SourceModel
@@ -52,6 +52,7 @@ class CompiledFile:
     source_sha256: str
     is_portable: bool
     process: ProcessPromise
+    processor: str | None = None
 
 
 def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> CompiledFile:
@@ -82,6 +83,7 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
         source_sha256=told.get(SOURCE_KEY, ""),
         is_portable=PORTABLE_KEY in told,
         process=ProcessPromise.from_metadata(told),
+        processor=told.get(f"{RUNS_ON_KEY}.processor"),
     )
 
 

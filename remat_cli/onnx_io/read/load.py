@@ -22,10 +22,12 @@ from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs
 from remat_cli.onnx_io.read.mapped import model_of, parsed
 from remat_cli.onnx_io.read.normalise import (
     drop_trailing_blanks,
+    drop_unread_states,
     drop_unused_weights,
     lift_body_weights,
     lift_constants,
     name_nodes,
+    names_of_bodies,
     weights_leave_inputs,
 )
 from remat_cli.onnx_io.read.old_forms import as_loaded, check_opset, is_too_old, with_known_opset
@@ -179,6 +181,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     without_primers(model)
     seen_through(model)
     _repair(model)
+    names_of_bodies(model.graph)
     lift_body_weights(model)
     drop_unused_weights(model.graph)
     canonicalise(model, outputs_by_place(before or model))
@@ -192,6 +195,7 @@ def _repair(model: ir.Model) -> None:
     model.ir_version = max(model.ir_version, OLDEST_IR_VERSION)
     name_nodes(model.graph)
     drop_trailing_blanks(model.graph)
+    drop_unread_states(model.graph)
     lift_constants(model.graph)
 
 

@@ -94,6 +94,21 @@ def drop_trailing_blanks(graph: ir.Graph) -> None:
         node.resize_inputs(max(used, default=-1) + 1)
 
 
+RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
+
+
+def drop_unread_states(graph: ir.Graph) -> None:
+    """Leave out what recurrent ops make and nothing reads: the same steps are made, and less is held.
+
+    TensorFlow's, Keras's, Paddle's and torch's exporters name all states, though most models read one of them.
+    """
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        if node.op_type in RECURRENT and not node.domain:
+            for value in node.outputs:
+                if not value.uses() and not value.is_graph_output():
+                    value.name = ""
+
+
 def drop_unused_weights(graph: ir.Graph) -> None:
     """Remove initialisers that neither an op, nor a subgraph, nor an output reads.
 
@@ -130,6 +145,22 @@ def lift_body_weights(model: ir.Model) -> None:
         del body.initializers[value.name or ""]
         value.name = fresh_name(value.name or "", taken)  # other bodies may have values of the same name
         graph.register_initializer(value)
+
+
+def names_of_bodies(graph: ir.Graph, around: frozenset[str] = frozenset()) -> None:
+    """Give values of bodies names that no value around them has, in place.
+
+    The runtime counts names of inlined functions in each graph anew: of a function that is called in a body and around
+    it, it writes a file that it does not read.
+    """
+    own = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+    taken = {*around, *_names(own)}
+    for value in own:
+        if value.name in around:
+            value.name = fresh_name(value.name or "", taken)
+    for node in graph:
+        for body in subgraphs(node):
+            names_of_bodies(body, frozenset(taken))
 
 
 def _can_leave(value: ir.Value, body: ir.Graph) -> bool:

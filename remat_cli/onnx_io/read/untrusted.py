@@ -42,7 +42,7 @@ def check_types(path: Path, proto: onnx.ModelProto) -> None:
     """Element types of weights, inputs, outputs and declared tensors are those of ONNX; no dimension is negative.
 
     Raises:
-        ModelError: one is not known.
+        ModelError: one is not known, or a value is a map, as classifiers of tables make of their classes.
     """
     for tensor in all_tensors(proto.graph):
         if tensor.data_type not in KNOWN_TYPES:
@@ -54,6 +54,19 @@ def check_types(path: Path, proto: onnx.ModelProto) -> None:
             if port.type.HasField("tensor_type") and port.type.tensor_type.elem_type not in KNOWN_TYPES:
                 number = port.type.tensor_type.elem_type
                 raise ModelError(f"model {path}: tensor '{port.name}' has the unknown element type {number}")
+            if _holds_map(port.type):
+                raise ModelError(
+                    f"model {path}: '{port.name}' is a map or a sequence of maps: remat plans tensors only; export the "
+                    "model without op ZipMap (skl2onnx and onnxmltools: options={'zipmap': False}), or cut it off"
+                )
+
+
+def _holds_map(kind: onnx.TypeProto) -> bool:
+    """Whether values of a type are maps, or sequences or optionals of them."""
+    if kind.HasField("map_type"):
+        return True
+    inner = (getattr(kind, field).elem_type for field in ("sequence_type", "optional_type") if kind.HasField(field))
+    return any(map(_holds_map, inner))
 
 
 def external_files(path: Path, proto: onnx.ModelProto) -> list[Path]:

@@ -21,6 +21,15 @@ BOUNDS_SINCE = 10
 """The operator set in which the bounds of a Slice became inputs."""
 MADE_INPUTS = {"Slice": ("starts", "ends", "axes"), "Resize": ("scales",), "TopK": ("k",)}
 """By op what was an attribute before that, in the order of inputs."""
+ATTRIBUTE_NAMES = {"constant_value": "value"}
+"""By input what the attribute was called, where it had another name."""
+RESIZE_INPUTS = 2
+OLD_PLACES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+"""How a Resize that enlarges finds its places before operator set 11."""
+NUMBERS_SINCE = 11
+"""The operator set in which what ops clip to, or pad by, became inputs."""
+MADE_NUMBERS = {"Clip": ("min", "max"), "Pad": ("pads", "value")}
+"""By op what was an attribute before that, in the order of inputs."""
 
 
 def opset_of(model: ir.Model) -> int:
@@ -41,8 +50,12 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     copy = model.clone()
     if old >= version:
         return copy
+    if old < NUMBERS_SINCE <= version:
+        for node in copy.graph.all_nodes():
+            _give_numbers_as_inputs(copy.graph, node)
+            _say_places_of_resize(copy.graph, node)
     shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
-    if model.functions or not all(_keeps_meaning(node, old, version, shapes) for node in model.graph):
+    if model.functions or not all(_keeps_meaning(node, old, version, shapes) for node in copy.graph):
         return None
     _declare_opset(copy, version)
     for node in copy.graph.all_nodes():
@@ -92,13 +105,51 @@ def _give_newer_form(graph: ir.Graph, node: ir.Node) -> None:
         if given is None:
             continue
         kind = np.float32 if name == "scales" else np.int64
-        array = np.asarray(given.value, kind).reshape(-1)
-        weight = f"remat/opset/{name}/{'_'.join(map(str, array))}"
-        if weight not in graph.initializers:
-            graph.register_initializer(ir.val(weight, const_value=ir.tensor(array, name=weight)))
-        del node.attributes[name]
-        node.resize_inputs(len(node.inputs) + 1)
-        node.replace_input_with(len(node.inputs) - 1, graph.initializers[weight])
+        _give_input(graph, node, name, np.asarray(given.value, kind).reshape(-1))
+
+
+def _give_numbers_as_inputs(graph: ir.Graph, node: ir.Node) -> None:
+    """Give a node of an operator set from before 11 the form that it has there, in place, if its type is known.
+
+    What it does not say it had a default for, which it may not have there.
+    """
+    names = MADE_NUMBERS.get(node.op_type, ()) if node.domain in ONNX_DOMAINS else ()
+    kind = next((value.dtype for value in (*node.inputs, *node.outputs) if value is not None and value.dtype), None)
+    schema = schema_of(node.op_type, NUMBERS_SINCE - 1)
+    if not names or kind is None or schema is None or len(node.inputs) > 1:
+        return
+    for name in names:
+        given = node.attributes.get(name)
+        value = (
+            given.value if given is not None else onnx.helper.get_attribute_value(schema.attributes[name].default_value)
+        )
+        _give_input(graph, node, name, np.asarray(value, np.int64 if name == "pads" else kind.numpy()))
+
+
+def _say_places_of_resize(graph: ir.Graph, node: ir.Node) -> None:
+    """Say of a Resize of operator set 10 how it finds its places, in place, if its scales are known and enlarge.
+
+    Where it shrinks, it rounds in another way.
+    """
+    is_older = node.domain in ONNX_DOMAINS and node.op_type == "Resize" and len(node.inputs) == RESIZE_INPUTS
+    scales = node.inputs[1] if is_older else None
+    if scales is None or scales.const_value is None or scales.const_value.numpy().min() < 1:
+        return
+    node.attributes.update({each.name: each for each in ir.convenience.convert_attributes(OLD_PLACES)})
+    node.resize_inputs(1)
+    _give_input(graph, node, "roi", np.zeros(0, np.float32))
+    node.resize_inputs(len(node.inputs) + 1)
+    node.replace_input_with(len(node.inputs) - 1, scales)
+
+
+def _give_input(graph: ir.Graph, node: ir.Node, name: str, array: np.ndarray) -> None:
+    """Give a node what was its attribute as an input, which is a weight of the main graph."""
+    weight = f"remat/opset/{name}/{'_'.join(map(str, array.ravel()))}/{array.dtype}"
+    if weight not in graph.initializers:
+        graph.register_initializer(ir.val(weight, const_value=ir.tensor(array, name=weight)))
+    node.attributes.pop(name, None)
+    node.resize_inputs(len(node.inputs) + 1)
+    node.replace_input_with(len(node.inputs) - 1, graph.initializers[weight])
 
 
 def lowered(model: ir.Model, version: int) -> ir.Model:
@@ -132,19 +183,37 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
     schema, now = schema_of(node.op_type, version), schema_of(node.op_type, old)
     if schema is None or now is None:
         return False
+    if node.op_type == "Resize" and version < NUMBERS_SINCE:
+        return _had_these_places(node)
     if node.op_type == "Split" and version < COUNT_SINCE:
         node.attributes.pop("num_outputs", None)
     names = [port.name for port in now.inputs][: len(node.inputs)]
     for place in reversed(range(schema.max_input, len(node.inputs))):
         # Say a constant, the last input, as an attribute where a schema has one of its name.
-        name = names[place]
-        value = node.inputs[place]
-        if value is not None and value.const_value is not None and name in schema.attributes:
-            node.attributes[name] = ir.AttrInt64s(name, value.const_value.numpy().tolist())
-            node.resize_inputs(place)
+        name, value = ATTRIBUTE_NAMES.get(names[place], names[place]), node.inputs[place]
+        if value is None or value.const_value is None or name not in schema.attributes:
+            return False
+        numbers = value.const_value.numpy()
+        is_list = schema.attributes[name].type == onnx.defs.OpSchema.AttrType.INTS
+        made = ir.AttrInt64s(name, numbers.tolist()) if is_list else ir.AttrFloat32(name, float(numbers))
+        node.attributes[name] = made
+        node.resize_inputs(place)
     places = [port.name for port in schema.inputs][: len(node.inputs)]
     is_whole = len(node.inputs) <= schema.max_input and places == names[: len(places)]
     return is_whole and set(node.attributes) <= set(schema.attributes)
+
+
+def _had_these_places(node: ir.Node) -> bool:
+    """Take from a Resize what it could not say before operator set 11, in place; False where it means another."""
+    said = {name: node.attributes[name].as_string() for name in OLD_PLACES if name in node.attributes}
+    if said != OLD_PLACES:
+        return False
+    for name in said:
+        del node.attributes[name]
+    scales = node.inputs[-1]
+    node.resize_inputs(RESIZE_INPUTS)
+    node.replace_input_with(1, scales)
+    return True
 
 
 def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:
@@ -157,17 +226,14 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
         return keeps_bodies
     before, after = schema_of(node.op_type, old), schema_of(node.op_type, new)
     if before is None or after is None:
-        return False
+        return before is after  # the runtime's own, in whatever version
     if before.since_version == after.since_version:
         return True
     if after.deprecated or not set(node.attributes) <= set(after.attributes):
         return False
-    if node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE:
-        # It works on one axis either way if that is given, and nothing lies behind it.
-        axis, value = node.attributes.get("axis"), node.inputs[0]
-        shape = shapes.get(value.name or "") if value is not None else None
-        if axis is None or shape is None or prod(shape[axis.as_int() % len(shape) + 1 :]) != 1:
-            return False
+    is_other = node.op_type in LAST_AXIS_OPS and before.since_version < LAST_AXIS_SINCE <= after.since_version
+    if is_other and not _has_nothing_behind_axis(node, shapes):
+        return False
     given = [port.name for port, value in zip(before.inputs, node.inputs, strict=False) if value is not None]
     places = [port.name for port in after.inputs][: len(node.inputs)]
     # Attributes that are not given must have the same default value in both versions.
@@ -175,6 +241,16 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
     has_same_defaults = all(_default(before, name) == _default(after, name) for name in defaults)
     is_known = not has_body(node) or (node.op_type in BODY_OPS and before.since_version >= BODY_OPS[node.op_type])
     return given == [name for name in places if name in given] and is_known and has_same_defaults
+
+
+def _has_nothing_behind_axis(node: ir.Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether an op with an axis works on one axis, whether it takes those behind it along or not."""
+    axis, value = node.attributes.get("axis"), node.inputs[0]
+    shape = None if value is None else shapes.get(value.name or "", value.shape)
+    if axis is None or shape is None:
+        return False
+    behind = shape[axis.as_int() % len(shape) + 1 :]
+    return all(isinstance(extent, int) for extent in behind) and prod(behind) == 1
 
 
 def _bodies(node: ir.Node) -> Iterator[ir.Graph]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from remat_cli.core.values.sizes import Dim, number
+from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 from remat_cli.splitting.rules.record import WindowKind
 
@@ -23,6 +24,23 @@ def with_smaller_exits(sized: SizedView, ops: set[int], can_run: CanRun) -> set[
         least = min(sizes, default=sized.sizes[name])
         more = ops.union(behind[: sizes.index(least) + 1]) if least < sized.sizes[name] else ops
         ops = more if is_closed(sized, LoopRegion(number(0), more)) else ops
+    return ops
+
+
+def without_whole(sized: SizedView, ops: set[int]) -> set[int]:
+    """The same without ops that read and make only what is whole anyhow: a loop would join that, which takes it twice.
+
+    Such is the op that makes a skip connection of what other loops made. An op that takes room for itself stays, as it
+    takes less in tiles.
+    """
+    view = sized.view
+    for op in sorted(ops):
+        made, read = ([name for name in names[op] if name] for names in (view.makes, view.reads))
+        inner = [name for name in (*made, *read) if sized.makers.get(name) in ops]
+        is_whole = all(name in sized.kept or not ops.issuperset(view.readers[name]) for name in inner)
+        rest, takes_room = ops - {op}, view.rules[op].reads_all_channels and view.ops[op].key[0] != NCHWC
+        if rest and is_whole and not takes_room and is_closed(sized, LoopRegion(number(0), rest)):
+            ops = rest
     return ops
 
 

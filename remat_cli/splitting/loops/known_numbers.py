@@ -100,14 +100,18 @@ def _made(node: ir.Node, read: Sequence[Numbers | None], dims: Mapping[str, tupl
     return None if move is None else move(node, given)
 
 
-def _shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Numbers | None:
+def asked_lengths(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
+    """The lengths that a Shape tells, all or those between its bounds; None where they are not known."""
     source = node.inputs[0]
     shape = None if source is None else dims.get(source.name or "")
-    if shape is None:
-        return None
     start, end = (node.attributes.get(name) for name in ("start", "end"))
-    taken = shape[None if start is None else start.as_int() : None if end is None else end.as_int()]
-    return np.array([None if dim.names else dim.at({}) for dim in taken], object)
+    bounds = slice(None if start is None else start.as_int(), None if end is None else end.as_int())
+    return None if shape is None else shape[bounds]
+
+
+def _shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Numbers | None:
+    taken = asked_lengths(node, dims)
+    return None if taken is None else np.array([None if dim.names else dim.at({}) for dim in taken], object)
 
 
 def _or_none(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], Any]:

@@ -149,7 +149,9 @@ def _judge(graph: Graph, profile: Profile, ops: Sequence[tuple[Op, OpCost]]) -> 
     used = sorted({tensor for op, _ in ops for tensor in (*op.inputs, *op.outputs)} | set(graph.model_inputs))
     new = {old: number for number, old in enumerate(used)}
     producer = {tensor: at for at, (op, _) in enumerate(ops) for tensor in op.outputs}
-    bases = {old: graph.tensors[old].view_of for old in used}
+    # what a loop joins is no view of what it was made of in the loop
+    joined = {tensor for op, _ in ops if op.op_type == "Loop" for tensor in op.outputs}
+    bases = {old: None if old in joined else graph.tensors[old].view_of for old in used}
     tensors = tuple(
         msgspec.structs.replace(
             graph.tensors[old], producer=producer.get(old), view_of=None if base is None else new.get(base)

@@ -27,12 +27,14 @@ PROBE = 2  # parts: the second of them is what rules are asked for, so that a wr
 class SizedView:
     """A model at its largest sizes, and every tensor's dimensions for all sizes.
 
+    `told` is what the runtime knows of shapes in the model as it was, before a run (None: all numbers that there are).
     Whatever goes through all of it asks `look` from time to time, which ends it once the time for that is over.
     """
 
     view: ModelView
     dims: Mapping[str, tuple[Dim, ...]]
     look: Callable[[], None] = field(default=go_on, compare=False)
+    told: Mapping[str, tuple[int | str | None, ...]] | None = field(default=None, compare=False)
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
@@ -58,6 +60,19 @@ class SizedView:
     def kept(self) -> frozenset[str]:
         """Model outputs."""
         return frozenset(value.name or "" for value in self.view.model.graph.outputs)
+
+    def may_tell(self, name: str) -> list[bool]:
+        """By axis of a tensor whether its length is a number that the runtime may know.
+
+        It knows no more than of the model as it was, else it would optimise what it leaves alone there.
+        """
+        dims = self.dims[name]
+        known = None if self.told is None else self.told.get(name, ())
+        if known is None:
+            return [not dim.terms for dim in dims]
+        return [
+            not dim.terms and len(known) == len(dims) and isinstance(known[axis], int) for axis, dim in enumerate(dims)
+        ]
 
     def units_of(self, region: LoopRegion) -> int:
         """How long the axis along which a region is cut is at the largest sizes."""

@@ -33,6 +33,7 @@ class SizeValues:
         self._lengths: dict[Dim, ir.Value] = {}
         self._counts: dict[tuple[Dim, int], tuple[ir.Value, ir.Value]] = {}
         self._holds: dict[SizeBound, ir.Value] = {}
+        self._late: dict[ir.Value, ir.Value] = {}
 
     def empty(self, name: str, axis: int, value: ir.Value) -> ir.Value:
         """A tensor like a value, whose dimensions are those of a name, with nothing along an axis."""
@@ -106,6 +107,15 @@ class SizeValues:
                 self._graph, f"{self._prefix}size/{symbol}", "Gather", [shape, self.constant([axis])]
             )
         return self._sizes[symbol]
+
+    def known_late(self, shape: ir.Value) -> ir.Value:
+        """The same numbers, computed in each run: nothing knows them before."""
+        if shape not in self._late:
+            symbols = (dim.symbol for value in fed_inputs(self._graph) for dim in self._dims[value.name or ""])
+            size = self.size(present(next(filter(None, symbols), None), "a length that varies"))
+            nothing = self.op(self._graph, f"{shape.name}/nothing", "Mul", [size, self.constant([0])])
+            self._late[shape] = self.op(self._graph, f"{shape.name}/late", "Add", [shape, nothing])
+        return self._late[shape]
 
     def op(
         self, where: ir.Graph | list[ir.Node], name: str, op_type: str, reads: list[ir.Value], *attributes: ir.Attr

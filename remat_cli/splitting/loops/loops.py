@@ -23,6 +23,7 @@ from remat_cli.core.schedule.loops import loop_name, zero_of
 from remat_cli.core.values.sizes import Dim, SizeBound, number
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
+from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
@@ -45,6 +46,7 @@ def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Ti
     for at, (region, tiling) in enumerate(zip(regions, tilings, strict=True)):
         writer.add(at, region, tiling)
     writer.drop(unread(sized.view, regions))
+    writer.hide()
     new.graph.sort()
     return Looped(new, writer.shared_dims)
 
@@ -212,6 +214,19 @@ class _Writer:
         """Take ops out that loops make again for themselves, and nothing else needs."""
         self._graph.remove([self._nodes[self._sized.view.graph.ops[op].name] for op in ops], safe=True)
 
+    def hide(self) -> None:
+        """Make what was written down of the shape of a whole tensor known to a run only, where it is known no sooner.
+
+        A pool whose channels the runtime knows takes another form, and has other bits.
+        """
+        for node in [each for each in self._graph if each.op_type == "Reshape"]:
+            shape, made = node.inputs[1], node.outputs[0].name or ""
+            if shape is None or not (shape.name or "").startswith(WRITTEN_DOWN) or made not in self._sized.dims:
+                continue
+            numbers = [not dim.terms for dim in self._sized.dims[made]]
+            if numbers != self._sized.may_tell(made):
+                node.replace_input_with(1, self._numbers.known_late(shape))
+
     def _inside(self, prefix: str, region: LoopRegion) -> tuple[dict[int, ir.Node], dict[str, ir.Value]]:
         """Nodes of a loop by op, copies among them, and what they make, by the names that this has in the model."""
         view = self._sized.view
@@ -351,13 +366,13 @@ class _Writer:
         value.shape = ir.Shape(named)
 
     def _opaque(self, name: str) -> ir.Shape:
-        """The rank and the dimensions that are numbers; others have names of their own.
+        """The rank and the dimensions that may be known; others have names of their own.
 
         The runtime knows none of what comes out of a Loop. Were it told which sizes of the model they are, it would
         fuse ops behind the loop that it leaves alone in the user's model, and bits would differ.
         """
-        dims = enumerate(self._sized.dims[name])
-        return ir.Shape([f"{PREFIX}{name}/{axis}" if dim.terms else dim.offset for axis, dim in dims])
+        pairs = enumerate(zip(self._sized.dims[name], self._sized.may_tell(name), strict=True))
+        return ir.Shape([dim.offset if is_told else f"{PREFIX}{name}/{axis}" for axis, (dim, is_told) in pairs])
 
     def _open(self, value: ir.Value, name: str) -> ir.Shape:
         rank = len(present(value.shape, f"the shape of '{name}'"))

@@ -13,6 +13,7 @@ from remat_cli.splitting.loops.windows import COLUMNS, ROWS
 from remat_cli.splitting.rules.table import NO_RULE
 
 MOST_NAMED = 3  # tensors
+LEAST_SHARE = 0.1  # of the largest one: what is smaller is not what is in the way
 
 
 def what_is_whole(estimate: LoopEstimate) -> str | None:
@@ -20,6 +21,7 @@ def what_is_whole(estimate: LoopEstimate) -> str | None:
     sized, held = estimate.sized, estimate.held_at_peak
     made = [name for name in held if name in sized.makers and held[name]]
     largest = sorted(made, key=lambda name: (-held[name], name))[:MOST_NAMED]
+    largest = [name for name in largest if held[name] >= LEAST_SHARE * held[largest[0]]]
     for name in largest:
         reason = why_whole(sized, estimate.regions, name)
         if reason is not None:

@@ -19,6 +19,7 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import Dim, number, product_of
 from remat_cli.onnx_io.read.normalise import names_in
 from remat_cli.splitting.loops.expands import drop_unread
+from remat_cli.splitting.loops.known_numbers import asked_lengths
 from remat_cli.splitting.loops.known_shapes import ALLOWS_ZERO, takes_zero
 from remat_cli.splitting.loops.loop_values import SizeValues
 from remat_cli.splitting.rules.record import REPEATED
@@ -50,7 +51,7 @@ def with_open_shapes(
     numbers = SizeValues(new.graph, dims, names_in(new), OPEN_SHAPES)
     for node in nodes:
         if _asks_shape(node, dims, large):
-            made = dims[present(node.inputs[0], "what a Shape reads").name or ""]
+            made = present(asked_lengths(node, dims), "what a Shape tells")
             parts = [numbers.length(dim) if dim.terms else numbers.constant([dim.offset]) for dim in made]
             name = f"{OPEN_SHAPES}{node.name}"
             whole = numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0))
@@ -82,12 +83,11 @@ def of_sizes(nodes: Iterable[ir.Node]) -> tuple[dict[str, tuple[Dim, ...]], dict
 
 
 def _asks_shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], large: Collection[str]) -> bool:
-    """Whether an op asks for the whole shape of a large tensor that another op makes."""
-    is_shape = (node.domain, node.op_type) == ("", "Shape") and not node.attributes
-    is_shape = is_shape and not node.outputs[0].is_graph_output()
+    """Whether an op asks for lengths of a large tensor that another op makes."""
+    is_shape = (node.domain, node.op_type) == ("", "Shape") and not node.outputs[0].is_graph_output()
     source = node.inputs[0] if is_shape else None
     is_made = source is not None and source.producer() is not None
-    return is_made and source is not None and source.name in large and source.name in dims
+    return is_made and source is not None and source.name in large and bool(asked_lengths(node, dims))
 
 
 def _open_of(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
-from remat_cli.splitting.loops.edges import with_cheap_entries, with_smaller_exits
+from remat_cli.splitting.loops.edges import with_cheap_entries, with_smaller_exits, without_whole
 from remat_cli.splitting.loops.levels import between, hides_some, levels_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
 from remat_cli.splitting.loops.windows import COLUMNS, ROWS, Demand, NotAlike, relabels_blocks, window_tiles
@@ -65,7 +65,7 @@ def _around(sized: SizedView, name: str, axis: int, large: Collection[str], barr
     own = {op for op, level in levels.items() if level == levels.get(makers[name])}
     near = _touching(sized, {name}, axis, large, set(range(len(view.ops))) - own) & own
     ops = with_smaller_exits(sized, between(sized, near, own), can_run)
-    return with_cheap_entries(sized, ops, axis, can_run)
+    return without_whole(sized, with_cheap_entries(sized, ops, axis, can_run))
 
 
 def _touching(

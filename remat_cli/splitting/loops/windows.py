@@ -138,6 +138,8 @@ class Demand:
             if asked is None or sliced is None or not sliced.makes.contains(asked):
                 return NotAlike(op)
             works.append((op, asked, sliced))
+            # results of one op have the same rows, though fewer of one may be read than of another
+            held |= {name: asked for name in self.makes[op] if name in held}
             for name, need in zip(self.reads[op], sliced.needs, strict=True):
                 if need is not None and need.axis != self.axis:
                     return NotAlike(op)

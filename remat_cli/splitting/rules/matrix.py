@@ -143,7 +143,7 @@ def _run(product: Product, columns: int) -> int:
     return min(run, product.depth)
 
 
-ACTIVATIONS = frozenset({"", "Relu", "LeakyRelu"})  # of one element each, the same wherever it lies
+ACTIVATIONS = frozenset({"", "Relu", "LeakyRelu", "Sigmoid", "Tanh"})  # the same for an element wherever it lies
 REASSOCIATED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # fine enough for sums in any order
 
 

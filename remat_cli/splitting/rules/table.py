@@ -310,6 +310,7 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(quantised.gemm, {CONTRIB: "QGemm"}, Why.INTEGERS),
     SliceRule(quantised.attention, {CONTRIB: "QAttention"}, Why.APART),
     SliceRule(table_rows.rows, {ML: "Scaler Normalizer Binarizer Imputer"}, Why.APART, Scope.EVERY_SIZE, is_cheap=True),
+    SliceRule(table_rows.counted, {ONNX: "TfIdfVectorizer"}, Why.APART, Scope.EVERY_SIZE),
     SliceRule(table_rows.trees, {ML: "TreeEnsembleRegressor TreeEnsembleClassifier"}, Why.ASKED),
 )
 RULES: Mapping[tuple[str, str], SliceRule] = {

@@ -1,4 +1,4 @@
-"""Slicing rules of ops of classic models on rows of features: scalers, norms, trees.
+"""Slicing rules of ops of classic models on rows of features: scalers, norms, counts of words, trees.
 
 Measured with ONNX Runtime 1.32.0: 1, 2 and 4 threads, 1 to 300 trees. Scalers treat each number by itself, norms each
 row. Votes of trees are added up one after the other for up to fifty rows (48 differed from 1,000), and for more rows in
@@ -16,7 +16,13 @@ def rows(op: OpView, slab: Slab) -> Sliced | None:
     return None if slab.axis else of_first(op, slab, slab)
 
 
+def counted(op: OpView, slab: Slab) -> Sliced | None:
+    """TfIdfVectorizer: lines of words by themselves, where there are several; the words of one line are not cut."""
+    return rows(op, slab) if len(op.input_shape(0)) == len(op.output_shape) == 2 else None
+
+
 def trees(op: OpView, slab: Slab) -> Sliced | None:
     """Ensembles of trees: rows by themselves, where part and whole are both so long that votes are added up alike."""
-    is_alike = op.may_reassociate or min(slab.extent, op.output_shape[0]) >= LEAST_ROWS
+    whole = op.output_shape[0]
+    is_alike = op.may_reassociate or slab.extent == whole or min(slab.extent, whole) >= LEAST_ROWS
     return rows(op, slab) if is_alike else None

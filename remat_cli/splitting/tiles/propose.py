@@ -1,5 +1,6 @@
 """Splittings proposed for a budget: regions of consecutive ops, and whole models in bands, the cheaper first."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -60,9 +61,10 @@ class SplitProposer:
     banding_seconds: float = 0.0
     left: Callable[[], float] = endless
 
-    def propose(self, free_bytes: int) -> tuple[SplitProposal, ...]:
+    def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """Proposes what fits `free_bytes` (fixed part left out): at most one of each form, likely cheaper first."""
-        regions = self._regions.propose(free_bytes, self.left())
+        ends = time.monotonic() + min(most_seconds, self.left())
+        regions = self._regions.propose(free_bytes, min(most_seconds, self.left()))
         found = [] if regions is None else [self._of_regions(regions)]
         if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
             return tuple(found)
@@ -70,7 +72,7 @@ class SplitProposer:
         left = max(LEAST_SECONDS, BANDS_SHARE * self.limits.seconds - self.banding_seconds)
         if len(self.timeline.order) > BANDED_PER_SECOND * left:
             return tuple(found)
-        banded = self._bands.propose(free_bytes, began + min(left, self.limits.seconds, self.left()))
+        banded = self._bands.propose(free_bytes, min(ends, began + min(left, self.limits.seconds)))
         self.banding_seconds += time.monotonic() - began
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))

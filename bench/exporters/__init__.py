@@ -1,0 +1,1 @@
+"""Small models that many exporters write, compiled at one size and for ranges of sizes."""

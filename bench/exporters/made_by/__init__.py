@@ -1,0 +1,1 @@
+"""Programs that export models, one for each environment of `bench/exporters/environments`."""
