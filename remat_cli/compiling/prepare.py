@@ -132,9 +132,9 @@ class Prepared:
         """What the user's file gives for `feeds`; of many sizes what the optimised model gives, by its first run."""
         if self.conditions.family is None:
             return self.original.outputs[0]
-        if self.first_outputs is not None and not self.conditions.portable:
+        if self.first_outputs is not None and not self.conditions.is_left:
             return self.first_outputs
-        if self.conditions.portable:
+        if self.conditions.is_left:
             return outputs_of(self.reference_path, (self.feeds,), compared_settings(self.conditions))[0]
         return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
 
@@ -253,7 +253,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         has_seeds=read.has_seeds,
         first_outputs=None if found.seen is None else found.seen.outputs,
         was_long=found.seen is not None and found.facts.measured is not None,
-        layout=_layout_of(found.reference, graph, source) if conditions.portable else None,
+        layout=_layout_of(found.reference, graph, source) if conditions.is_left else None,
     )
 
 
@@ -387,7 +387,7 @@ class _Search:
         """Whether a form gives what the original gives, for all that it is fed."""
         if original.key in found.facts.alike:
             return True
-        is_left, family = self.conditions.portable, self.conditions.family
+        is_left, family = self.conditions.is_left, self.conditions.family
         known = () if found.seen is None or is_left or family is not None else (found.seen.outputs,)
         settings = compared_settings(self.conditions)
         with refusals_of(self.source.path, "ONNX Runtime fails to run"):
@@ -519,7 +519,7 @@ def exact_settings(conditions: Conditions) -> SessionSettings:
 
 def compared_settings(conditions: Conditions) -> SessionSettings:
     """How a session is opened whose outputs are compared: exactly, but where a file is left to sessions to optimise."""
-    return default_settings(conditions) if conditions.portable else exact_settings(conditions)
+    return default_settings(conditions) if conditions.is_left else exact_settings(conditions)
 
 
 def default_settings(conditions: Conditions) -> SessionSettings:

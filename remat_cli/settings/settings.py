@@ -394,6 +394,7 @@ def _check_session(settings: Settings) -> None:
     is_alone = len(settings.devices) == 1 and settings.devices[0].provider == CPU
     reasons = {
         "--portable": settings.portable,
+        "--target any": settings.target == "any",
         "--spill": settings.spill is not None,
         "several devices or another one than the CPU": not is_alone,
     }

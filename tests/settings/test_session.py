@@ -73,6 +73,7 @@ def test_two_that_are_not_promised_together_are_refused(words):
     ("more", "reason"),
     [
         ({"portable": True}, "--portable"),
+        ({"target": "any"}, "--target any"),
         ({"devices": ("cpu", "openvino")}, "several devices"),
         ({"spill": "disk:."}, "--spill"),
     ],

@@ -78,7 +78,7 @@ def _prepare_split(
         found = optimise(model, conditions, work, whole.optimised_as)
     reference = as_planned(found.path, model, interface_of(whole.reference), whole.optimised_as)
     digest = digest_of(found, conditions, whole.optimised_as)
-    facts = None if conditions.portable else known_facts_of(digest, conditions)
+    facts = None if conditions.is_left else known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
             facts = _compared(found.path, whole, conditions, may_reassociate)
@@ -220,7 +220,7 @@ def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassoci
     wanted = whole.outputs
     seen = observe(split, whole.feeds, conditions)
     facts, found = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
-    if conditions.portable:  # as sessions open it, which work in blocks, and without those as other processors do
+    if conditions.is_left:  # as sessions open it, which work in blocks, and without those as other processors do
         plain = outputs_of(whole.reference_path, (whole.feeds,), exact_settings(conditions))[0]
         if not (may_reassociate or have_same_bits(plain, seen.outputs)):
             return None

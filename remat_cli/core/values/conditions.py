@@ -72,6 +72,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         return "extended" if self.portable else "all"
 
     @property
+    def is_left(self) -> bool:
+        """Whether a file is left to users' sessions to bring into the layout of their processor."""
+        return self.portable and self.may_be_alone
+
+    @property
     def opens_as(self) -> Optimization:
         """How far users' sessions optimise what outputs are compared with: wholly, where the CPU runs all ops."""
         return "all" if self.optimization == "extended" else self.optimization
