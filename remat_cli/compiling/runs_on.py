@@ -4,7 +4,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from remat_cli.base.errors import ModelError
+from remat_cli.base.processes import available_cores
+from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
@@ -13,16 +17,20 @@ from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from
 from remat_cli.onnx_io.write.processor_guard import guard_in
 from remat_cli.ort_rules.versions import SAME_BITS_FROM, TRIED_UP_TO, newest
+from remat_cli.splitting.rules.table import is_for_threads
 
 
-def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool) -> RunsOn:
+def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool, threads: int = 0) -> RunsOn:
     """Where a model runs as it is about to be written.
 
-    `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens.
+    `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens. Its
+    bits are those of the original with so many `threads` (0: with any number).
     """
     made_with = prepared.runtime.version
     loads = loads_from(model, made_with, is_packed=is_packed)
-    of_one = EXACT_OPTIONS if prepared.conditions.portable else prepared.conditions.session.lines
+    session = prepared.conditions.session
+    as_compared = msgspec.structs.replace(session, threads=threads) if threads else session
+    of_one = EXACT_OPTIONS if prepared.conditions.portable else as_compared.lines
     return RunsOn(
         processor=prepared.runtime.processor,
         layout_block=prepared.runtime.layout_block if uses_blocks(model) else None,
@@ -31,8 +39,20 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool)
         tried_up_to=newest((TRIED_UP_TO, made_with)),
         options=OWN_OPTIONS if is_cut else of_one,
         is_guarded=guard_in(model) is not None,
-        session=prepared.conditions.session.words,
+        session=session.words,
+        threads=threads,
     )
+
+
+def threads_of_bits(planned: OneModel) -> int:
+    """With how many threads a session has the original's bits; 0: with any number, as no op is cut that minds."""
+    if planned.splitting is None:
+        return 0
+    cut = {name for region in planned.splitting.regions for name in region.ops}
+    whole = (node for node in planned.whole.reference.graph if node.name in cut)
+    if not any(is_for_threads(node.domain, node.op_type) for node in whole):
+        return 0
+    return planned.prepared.conditions.intra_op_threads or available_cores()
 
 
 def refuse_other_processors(read: PlanFile) -> None:

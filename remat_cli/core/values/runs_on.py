@@ -27,7 +27,8 @@ class RunsOn(msgspec.Struct, frozen=True):
     channels lie together in its weights (None: no op of it is in that layout, and any processor runs it).
     `least_runtime` is the oldest version with the bits of the original, `loads_from` the oldest that has all its ops;
     `tried_up_to` is the newest that was tried, since a newer one cannot be refused. It holds under these `options`;
-    those of `session` were asked for.
+    those of `session` were asked for. With `threads` of a session its bits are those of the original (0: with any
+    number): parts of some ops, such as Elu, are computed in packets that threads share.
     `is_guarded`: an op of the file refuses other processors.
     """
 
@@ -39,6 +40,7 @@ class RunsOn(msgspec.Struct, frozen=True):
     options: tuple[str, ...]
     is_guarded: bool = False
     session: tuple[str, ...] = ()
+    threads: int = 0
 
     @property
     def line(self) -> str:
@@ -46,6 +48,8 @@ class RunsOn(msgspec.Struct, frozen=True):
         loads = "" if self.loads_from == self.least_runtime else f"loads from {self.loads_from}, "
         runtime = f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})"
         made_for = f", in sessions with {', '.join(self.session)}" if self.session else ""
+        if self.threads:
+            made_for += f"; bits are those of the original with intra_op_num_threads={self.threads}"
         if self.layout_block is None:
             return f"runs on: any processor (bits compared on {self.processor}), {runtime}{made_for}"
         return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"

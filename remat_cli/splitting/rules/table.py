@@ -329,6 +329,11 @@ def rule_of(domain: str, op_type: str) -> SliceRule:
     return RULES.get((domain, op_type), NO_RULE)
 
 
+def is_for_threads(domain: str, op_type: str) -> bool:
+    """Whether parts have the bits of the whole with as many threads as were asked about, and not with any number."""
+    return rule_of(domain, op_type).cut in (pointwise.by_packets, pointwise.across_channels)
+
+
 def slice_op(op: OpView, slab: Slab) -> Sliced | None:
     """The op cut down to make a slab of its outputs; None where there is no rule, or the rule cannot."""
     return rule_of(*op.key).cut(op, slab)

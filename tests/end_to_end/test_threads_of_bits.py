@@ -1,0 +1,58 @@
+"""Files whose parts have the original's bits with one number of threads only: they say with which."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from remat_cli.base.processes import available_cores
+from remat_cli.cli import main
+from remat_cli.core.values.runs_on import RunsOn
+
+ROWS, COLUMNS, LESS = 256, 2048, 16
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+def wide(op_type: str) -> onnx.ModelProto:
+    """A product of few columns, many of them, a function of each number, few again: it runs in rows."""
+    random = np.random.default_rng(0)
+    weights = {"up": (LESS, COLUMNS), "down": (COLUMNS, LESS)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["many"]),
+        helper.make_node(op_type, ["many"], ["made"]),
+        helper.make_node("MatMul", ["made", "down"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (ROWS, LESS)) for name in ("x", "y")]
+    tensors = [
+        numpy_helper.from_array(random.standard_normal(dims, np.float32), name) for name, dims in weights.items()
+    ]
+    graph = helper.make_graph(nodes, "wide", ends[:1], ends[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "asked", "told"), [("Softplus", 0, available_cores()), ("Softplus", 1, 1), ("Relu", 0, 0)]
+)
+def test_a_file_says_with_how_many_threads_it_has_the_bits(
+    op_type: str, asked: int, told: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "wide.onnx", tmp_path / "out.onnx"
+    onnx.save(wide(op_type), path)
+    command = ["compile", str(path), "--budget", "60%", "-o", str(out), "--verify", "fast", "--time-limit", "5s"]
+    assert main([*command, "--intra-op-threads", str(asked)]) == 0
+    report = capsys.readouterr().out
+    made = json.loads(out.with_name("out.plan.json").read_text())
+    assert made["splitting"] is not None
+    assert made["runs_on"]["threads"] == told
+    assert ("any number of threads" in made["runs_on"]["options"]) is (told == 0)
+    assert (f"with intra_op_num_threads={told}" in report) is (told > 0)
+    entries = {each.key: each.value for each in onnx.load(out, load_external_data=False).metadata_props}
+    found = RunsOn.from_metadata(entries)
+    assert found is not None
+    assert found.threads == told
