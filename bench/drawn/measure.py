@@ -21,7 +21,7 @@ from bench.compiling import OUTPUT, Row
 from bench.drawn.compiled import compiled, run_both
 from bench.drawn.drawn import Drawn
 from bench.drawn.old_models import draw_old
-from bench.drawn.report import BENCH, BUDGET, is_kept, is_late
+from bench.drawn.report import BENCH, BUDGET, SEEDS, is_kept, is_late
 from bench.drawn.torch_models import draw_torch
 
 GENERATED = Path(__file__).resolve().parents[1] / "generated" / "drawn"
@@ -31,7 +31,7 @@ KINDS: Mapping[str, Callable[[int], Drawn]] = {"torch": draw_torch, "old": draw_
 @click.command()
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="All when left out.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
-@click.option("--count", default=200, show_default=True, help="How many seeds of each kind.")
+@click.option("--count", default=SEEDS, show_default=True, help="How many seeds of each kind.")
 @click.option("--time-limit", "limit_seconds", default=30.0, show_default=True, help="Seconds of each search.")
 @click.option("--again", is_flag=True, help="Also what was measured before.")
 @shard_option

@@ -11,6 +11,7 @@ from bench.compiling import Row, table_lines
 from bench.drawn.drawn import SIZES
 
 BUDGET = "60%"
+SEEDS = 200  # of each kind, when all are run
 EXITS = {
     0: "compiled",
     1: "failed",
@@ -57,7 +58,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 def _cells(kind: str, rows: Sequence[Row]) -> list[str]:
     others = Counter(EXITS.get(row["exit_code"], f"exit {row['exit_code']}") for row in rows if row["exit_code"] != 0)
     counts = (
-        len(rows),
+        f"{len(rows)} of {SEEDS}",
         sum(map(is_kept, rows)),
         sum(len(row["wrong_bits"]) for row in rows),
         sum(len(row["above_promise"]) for row in rows),

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pickle
+import platform
 import queue
 import signal
 import subprocess
@@ -325,3 +326,8 @@ def _exit_when_orphaned() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
+
+
+def has_glibc() -> bool:
+    """Whether this system's malloc is glibc's, whose rules are known."""
+    return platform.libc_ver()[0] == "glibc"

@@ -98,6 +98,13 @@ writing_options = group(
     ),
     _option("--count-mapped/--no-count-mapped", help="Count mapped files against a budget on the process. [no]"),
     _option("--plain/--no-plain", help="Leave out the form in which later runs take no more than the first. [no]"),
+    _option(
+        "--session",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="How sessions of the file will be opened, for which it is made and verified: arena=off, pattern=off, "
+        "optimisation=basic, threads=2, mode=parallel, concurrency=2.",
+    ),
 )
 
 run_limit_option = _option(
@@ -142,7 +149,12 @@ model_options = group(
         metavar="LIB",
         help="Shared library with custom operators; may be repeated.",
     ),
-    _option("--portable/--no-portable", help="Optimise for any CPU, not for this one. [no]"),
+    _option(
+        "--target",
+        metavar="T",
+        help="Which CPUs a file is for: here, the kind it is made on; any, all that run the original. [here]",
+    ),
+    _option("--portable/--no-portable", help="The older name of --target any. [no]"),
     _option(
         "--intra-op-threads",
         type=int,

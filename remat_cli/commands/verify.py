@@ -23,6 +23,7 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.session import session_of
 from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
@@ -261,8 +262,9 @@ def _file_report(
 ) -> FileReport:
     """What a file keeps of what it says of itself."""
     settings, progress = how
-    pair = read_pair(file, original, conditions, work)
-    found, runs_on = verify_file(pair, conditions, settings.checks, progress), runs_on_at(file)
+    pair, runs_on = read_pair(file, original, conditions, work), runs_on_at(file)
+    asked = session_of(() if runs_on is None else runs_on.session)
+    found = verify_file(pair, msgspec.structs.replace(conditions, session=asked), settings.checks, progress)
     return FileReport(
         model=str(file),
         source=str(original),
@@ -286,6 +288,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         devices=way(plan.kind).devices(plan),
         portable=request.portable,
         plain=request.plain,
+        session=request.session,
         intra_op_threads=plan.profile.provenance.intra_op_threads,
         dims=request.dims,
         family=request.family,

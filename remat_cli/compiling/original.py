@@ -20,7 +20,6 @@ from remat_cli.runtime.sessions.session import SessionSettings, outputs_of
 SMALL = 8  # above the least sizes, at which those of many sizes are compared before they are planned
 LEVELS = {
     "all": "default session",
-    "extended": "default session without this processor's layout",
     "basic": "session that fuses no ops (ORT_ENABLE_BASIC)",
 }
 
@@ -57,14 +56,14 @@ def original_of(
     family = conditions.family
     settings = SessionSettings(
         exact=False,
-        level=conditions.optimization,
+        level=conditions.opens_as,
         intra_op_threads=conditions.intra_op_threads,
         custom_ops=conditions.custom_ops,
         run_seconds=conditions.run_seconds,
     )
     asked = msgspec.json.encode((conditions.dims, conditions.input_shapes, conditions.seed), order="sorted").decode()
     fed = f" {sha256(*conditions.all_inputs)}" if conditions.all_inputs else ""
-    key = hashlib.sha256(f"{source.sha256} {conditions.optimization} {asked}{fed}".encode()).hexdigest()
+    key = hashlib.sha256(f"{source.sha256} {conditions.opens_as} {asked}{fed}".encode()).hexdigest()
     return Original(
         path=path,
         name=_name(user_file(source.path, has_seeds=has_seeds), conditions),
@@ -93,7 +92,7 @@ def _name(what: str, conditions: Conditions) -> str:
     named = [f"{name}={size}" for name, size in conditions.dims.items() if name not in free]
     shapes = [f"{name}:{','.join(map(str, shape))}" for name, shape in conditions.input_shapes.items()]
     sizes = [*map(str, ranges), *named, *shapes]
-    return ", ".join([what, LEVELS[conditions.optimization], *sizes])
+    return ", ".join([what, LEVELS[conditions.opens_as], *sizes])
 
 
 def _small_feeds(source: SourceModel, conditions: Conditions, family: SizeFamily) -> tuple[Mapping[str, Any], ...]:

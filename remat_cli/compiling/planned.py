@@ -25,6 +25,9 @@ from remat_cli.onnx_io.write.rewrite import Rewritten
 from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.ort_rules.steady import SteadyForm
 
+NEVER_BYTES = 2**50
+"""More than any budget: what a file needs that must not be used."""
+
 
 @dataclass(frozen=True)
 class WrittenModel:
@@ -33,13 +36,16 @@ class WrittenModel:
     `on_top_bytes` are bytes of its form that the budget does not have to hold: fixed ones, where it is a share of the
     rest, and outputs made beforehand, where the process has a budget.
     `unexplained_bytes` is by how much its live peak was measured to be more, for a reason that no rule of the judge
-    has.
+    has. `is_left`: sessions bring it into a layout of their own. `unlike` are whole ops of which they would make
+    something else then, so that it must not be used.
     """
 
     rewritten: Rewritten
     sessions: SessionForecast
     unexplained_bytes: int = 0
     on_top_bytes: int = 0
+    is_left: bool = False
+    unlike: frozenset[str] = frozenset()
 
     @property
     def is_steady(self) -> bool:
@@ -78,8 +84,8 @@ class WrittenModel:
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """What the file needs of its memory under exact options."""
-        return (self.promised_bytes,)
+        """What the file needs of its memory under exact options, or in any session where it is left to those."""
+        return self.needed_bytes if self.is_left else (self.promised_bytes,)
 
     @property
     def least_budget_bytes(self) -> int:
@@ -89,7 +95,7 @@ class WrittenModel:
     @property
     def needed_bytes(self) -> tuple[int, ...]:
         """What the file needs of its memory in either kind of session, without what the budget has on top."""
-        return (self.least_budget_bytes - self.on_top_bytes,)
+        return (NEVER_BYTES if self.unlike else self.least_budget_bytes - self.on_top_bytes,)
 
     @property
     def order(self) -> tuple[str, ...]:

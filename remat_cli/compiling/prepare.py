@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
-from remat_cli.base.processes import memory_limited, spare_memory_bytes
+from remat_cli.base.processes import has_glibc, memory_limited, spare_memory_bytes
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
 from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
@@ -30,6 +30,7 @@ from remat_cli.onnx_io.read.body_wiring import body_wiring
 from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
+from remat_cli.onnx_io.read.layout_scene import layout_scene
 from remat_cli.onnx_io.read.load import (
     DimBindings,
     SourceModel,
@@ -45,6 +46,7 @@ from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.read.told_inputs import told_inputs
 from remat_cli.onnx_io.sizes.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
+from remat_cli.ort_rules.layout import WholeLayout, whole_layout
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
@@ -62,6 +64,10 @@ OTHER_BITS = "no form of this model was found whose outputs have the bits of {}"
 BY_VALUES = (
     "lengths of some tensors depend on values, which no size bounds: {}; what reads or makes such a tensor is left "
     "whole, and what is promised of memory holds as long as they are no longer than in these runs"
+)
+NO_GLIBC = (
+    "nothing is promised of a process without an arena on this system, whose allocator is not glibc's: only that one's "
+    "rules are known"
 )
 MOST_ALIKE = 16
 MOST_LENGTHS = 3  # that are told
@@ -81,7 +87,8 @@ class Prepared:
     what is made of it, so that bits stay those of `original`; `notes` say what of that a user should know.
     `was_long`: its first run, just now, was so long that its costs are believed.
     `has_seeds` says that ops of it draw random numbers without a seed, and have one as long as models are compared.
-    `runnable` is the same model at sizes at which this machine runs it whole (None: it does at its own).
+    `runnable` is the same model at sizes at which this machine runs it whole (None: it does at its own). `layout` is
+    what sessions make of the whole model on all kinds of processors, where it is left to them.
     """
 
     conditions: Conditions
@@ -104,6 +111,7 @@ class Prepared:
     has_seeds: bool = False
     was_long: bool = False
     runnable: "Runnable | None" = None
+    layout: WholeLayout | None = None
 
     def without_form(self) -> "Prepared":
         """The prepared model, not to be written in the steady form."""
@@ -124,8 +132,10 @@ class Prepared:
         """What the user's file gives for `feeds`; of many sizes what the optimised model gives, by its first run."""
         if self.conditions.family is None:
             return self.original.outputs[0]
-        if self.first_outputs is not None:
+        if self.first_outputs is not None and not self.conditions.is_left:
             return self.first_outputs
+        if self.conditions.is_left:
+            return outputs_of(self.reference_path, (self.feeds,), compared_settings(self.conditions))[0]
         return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
 
 
@@ -217,13 +227,15 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
     found, original, notes = _Search(source, original, read.feeds, conditions, work).found()
     graph = to_graph(found.reference, found.facts.types)
     notes = (*notes, *_notes_on_lengths(found.reference, graph))
+    if not conditions.session.arena and not has_glibc():
+        notes = (*notes, NO_GLIBC)
     for note in notes:
         progress.note(note)
     signatures = op_signatures(found.reference, graph, original.key)
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
-        runtime=runtime_here(work),
+        runtime=runtime_here(work, conditions.session),
         source=source.typed_as(found.reference),
         reference=found.reference,
         reference_path=found.path,
@@ -241,7 +253,18 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         has_seeds=read.has_seeds,
         first_outputs=None if found.seen is None else found.seen.outputs,
         was_long=found.seen is not None and found.facts.measured is not None,
+        layout=_layout_of(found.reference, graph, source) if conditions.is_left else None,
     )
+
+
+def _layout_of(reference: Any, graph: Graph, source: SourceModel) -> WholeLayout | None:
+    """What sessions make of an optimised model, whose convolutions they meet in the order of the user's file.
+
+    None where they make nothing of it on any kind of processor.
+    """
+    places = {node.name or "": place for place, node in enumerate(source.ir.graph)}
+    found = whole_layout(layout_scene(reference, {tensor.name: tensor.shape for tensor in graph.tensors}, places))
+    return None if found.is_plain else found
 
 
 def _notes_on_lengths(reference: Any, graph: Graph) -> tuple[str, ...]:
@@ -364,9 +387,11 @@ class _Search:
         """Whether a form gives what the original gives, for all that it is fed."""
         if original.key in found.facts.alike:
             return True
-        known = () if found.seen is None or self.conditions.family is not None else (found.seen.outputs,)
+        is_left, family = self.conditions.is_left, self.conditions.family
+        known = () if found.seen is None or is_left or family is not None else (found.seen.outputs,)
+        settings = compared_settings(self.conditions)
         with refusals_of(self.source.path, "ONNX Runtime fails to run"):
-            rest = outputs_of(found.path, original.feeds[len(known) :], exact_settings(self.conditions))
+            rest = outputs_of(found.path, original.feeds[len(known) :], settings)
         return all(map(have_same_bits, original.outputs, (*known, *rest)))
 
     def _noted(self, found: _Found, original: Original) -> _Found:
@@ -492,7 +517,24 @@ def exact_settings(conditions: Conditions) -> SessionSettings:
     )
 
 
+def compared_settings(conditions: Conditions) -> SessionSettings:
+    """How a session is opened whose outputs are compared: exactly, but where a file is left to sessions to optimise."""
+    return default_settings(conditions) if conditions.is_left else exact_settings(conditions)
+
+
 def default_settings(conditions: Conditions) -> SessionSettings:
-    """How users open a session on the first device."""
+    """How users open a session on the first device, with the runtime's own options."""
     device = CPU if conditions.device.provider == CPU else conditions.device.session_device
     return msgspec.structs.replace(exact_settings(conditions), exact=False, device=device)
+
+
+def asked_settings(conditions: Conditions) -> SessionSettings:
+    """How callers open the session that a file is made for."""
+    asked = conditions.session
+    return msgspec.structs.replace(
+        default_settings(conditions),
+        level=asked.optimisation,
+        has_arena=asked.arena,
+        has_pattern=asked.pattern,
+        is_parallel=asked.mode == "parallel",
+    )

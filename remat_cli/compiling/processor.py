@@ -4,16 +4,20 @@ import platform
 import tempfile
 from pathlib import Path
 
+from remat_cli.core.values.session import AskedSession
 from remat_cli.onnx_io.read.layout import block_of_probe, layout_probe
 from remat_cli.onnx_io.read.load import prepare_optimized
 from remat_cli.onnx_io.write.save import save
-from remat_cli.ort_rules.runtime import Runtime
+from remat_cli.ort_rules.runtime import Runtime, SessionOptions
 from remat_cli.runtime.sessions.session import optimize, runtime_version
 
 
-def runtime_here(work: Path) -> Runtime:
-    """The runtime that is installed, on this processor; `work` is for small files."""
-    return Runtime(runtime_version(), platform.machine(), block_here(work))
+def runtime_here(work: Path, session: AskedSession) -> Runtime:
+    """The runtime that is installed, on this processor, with sessions opened like that; `work` is for small files."""
+    options = SessionOptions(
+        has_memory_pattern=session.has_pattern, has_arena=session.arena, runs_at_once=session.concurrency
+    )
+    return Runtime(runtime_version(), platform.machine(), block_here(work), options)
 
 
 def block_here(work: Path) -> int:

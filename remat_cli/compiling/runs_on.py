@@ -8,7 +8,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, EXACT_OPTIONS, OWN_OPTIONS, RunsOn
+from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, RunsOn
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from
 from remat_cli.onnx_io.write.processor_guard import guard_in
@@ -22,15 +22,16 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool)
     """
     made_with = prepared.runtime.version
     loads = loads_from(model, made_with, is_packed=is_packed)
-    of_default = EXACT_OPTIONS if prepared.conditions.portable else DEFAULT_OPTIONS
+    of_one = EXACT_OPTIONS if prepared.conditions.portable else prepared.conditions.session.lines
     return RunsOn(
         processor=prepared.runtime.processor,
         layout_block=prepared.runtime.layout_block if uses_blocks(model) else None,
         least_runtime=newest((loads, SAME_BITS_FROM)),
         loads_from=loads,
         tried_up_to=newest((TRIED_UP_TO, made_with)),
-        options=OWN_OPTIONS if is_cut else of_default,
+        options=OWN_OPTIONS if is_cut else of_one,
         is_guarded=guard_in(model) is not None,
+        session=prepared.conditions.session.words,
     )
 
 

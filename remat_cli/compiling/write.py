@@ -1,7 +1,9 @@
 """From a plan to a judged model: rewrite, read it back, judge it again, gates included."""
 
+import itertools
 import platform
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,10 +29,10 @@ from remat_cli.compiling.process.steady import (
     with_early_outputs,
 )
 from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
-from remat_cli.core.schedule.graph import without_buffers
-from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.graph import TensorType, without_buffers
+from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import make_problem
-from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.tidy import calm
 from remat_cli.core.values.conditions import Conditions
@@ -38,6 +40,8 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import gates_of
 from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.read.laid_out import as_laid_out
+from remat_cli.onnx_io.read.layout_scene import layout_scene, whole_names
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.read.to_graph import to_graph
@@ -48,13 +52,16 @@ from remat_cli.onnx_io.write.steady import steady, weight_bytes_of
 from remat_cli.ort_rules.arena_copies import ArenaCopyRules
 from remat_cli.ort_rules.forecast import Judged, SessionForecast, Steady, predict_sessions
 from remat_cli.ort_rules.forms import Formed, InForm, best_form, may_gain, roomy_form
+from remat_cli.ort_rules.layout import BLOCKS, NCHWC
 from remat_cli.ort_rules.packing import PackingRules
 from remat_cli.ort_rules.steady import FLAG_BYTES, SteadyForm
 from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.runtime.sessions.session import Level, optimize
+from remat_cli.splitting.tiles.build import reordered
 
 P = TypeVar("P", bound=Answered)
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
+MOST_ORDERS = 3  # of a plan that is left to sessions
 MOST_PASSES = 6  # of the optimiser, each answered by gates
 
 
@@ -99,7 +106,8 @@ def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
     Nothing of the profile matters but what it is a profile of.
     """
     free = tuple(OpCost(op.name, 0) for op in prepared.graph.ops)
-    plan = baseline(make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free)))
+    problem = make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free))
+    plan = baseline(problem)
     save_work(_left_alone(prepared, plan, plan.peak).model, path)
     return path
 
@@ -140,6 +148,9 @@ def _write_calmly(
     The last one tried where none fits.
     """
     answer = _calmed(found, search, 0)
+    if prepared.layout is not None:
+        written_as = [(each, _write(prepared, profile, each)) for each in _as_run(prepared, answer)]
+        return min(written_as, key=lambda each: each[1].needed_bytes)
     written = _write(prepared, profile, answer)
     excess = _excess_bytes(answer, written)
     if not excess or found.question.least:
@@ -150,6 +161,21 @@ def _write_calmly(
             if not _excess_bytes(answer, written):
                 break
     return answer, written
+
+
+def _as_run(prepared: Prepared, answer: BudgetAnswer) -> Iterator[BudgetAnswer]:
+    """The answer with its steps as they are, and in orders in which default sessions would rather run them.
+
+    No gate may hold them where it would take a tensor out of the layout. Of two ops that a session explores one after
+    the other the second runs first, so that their order may change each time.
+    """
+    for _ in range(MOST_ORDERS):
+        yield answer
+        steps, order = answer.known_plan.schedule.steps, _left_alone(prepared, answer.known_plan, 0).run_steps
+        if order == tuple(range(len(steps))):
+            return
+        schedule = Schedule(tuple(steps[number] for number in order))
+        answer = answer.with_plan(simulate(answer.question.problem, schedule))
 
 
 def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswer:
@@ -181,13 +207,22 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         in_form = steady(model, form, _packed_away(model, packing), packed_in_bodies(model, packing))
         rewritten = replace(rewritten, model=in_form)
         fixed_bytes = FLAG_BYTES + weight_bytes_of(model, form) + _kept_in_branch_bytes(model, packing)
+    if prepared.layout is not None:
+        sessions = _in_worst_layout(prepared, profile, solved, rewritten, sessions)
     set_model_metadata(rewritten.model, PEAK_KEY, str(sessions.judged.plan.peak))
     if prepared.conditions.portable:
         set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
     on_top_bytes = fixed_bytes if answer.question.is_share else 0
     if answer.question.origin == "process" and found is not None and form is not None:
         on_top_bytes = fixed_bytes + sum(found.early[name] for name in form.early)
-    return WrittenModel(rewritten, sessions, on_top_bytes=on_top_bytes)
+    unlike = frozenset[str]()
+    if prepared.layout is not None:
+        shapes = {tensor.name: tensor.shape for tensor in plain.graph.tensors}
+        scene = layout_scene(rewritten.model, shapes | dict(rewritten.known))
+        unlike = prepared.layout.differing(scene, whole_names(rewritten.model))
+    return WrittenModel(
+        rewritten, sessions, on_top_bytes=on_top_bytes, is_left=prepared.layout is not None, unlike=unlike
+    )
 
 
 def _leanest_form(
@@ -245,6 +280,7 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
         gates=form,
         guard=guard,
         source_name=source.path.name,
+        layout=prepared.layout,
     )
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
@@ -281,6 +317,9 @@ def judge_again(
     """
     known = rewritten.known if found is None else found.known
     graph = to_graph(rewritten.model, rewritten.observed, known)
+    if prepared.layout is not None:
+        places = {node.name: place for place, node in enumerate(rewritten.model.graph)}
+        graph = reordered(graph, sorted(range(len(graph.ops)), key=lambda op: places[graph.ops[op].name]))
     executed = tuple(op.name for op in graph.ops if op.name not in rewritten.gate_ops)
     if executed != rewritten.step_ops:
         raise RematError("the rewritten model would not run in the plan's order: a bug in remat, please report it")
@@ -312,6 +351,33 @@ def judge_again(
         None if found is None else Steady(found.form, found.branch),
         bodies,
     )
+
+
+def _in_worst_layout(
+    prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten, exact: SessionForecast
+) -> SessionForecast:
+    """What default sessions hold on the kind of processor where that is most, as each brings the file in its layout."""
+    steps = zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
+    costs = {name: profile.ops[op] for name, op in steps}
+    types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in exact.judged.graph.tensors}
+    fixed_bytes = exact.judged.fixed_bytes - profile.fixed_bytes + profile.weight_bytes
+
+    def session(block: int, is_reversed: bool) -> SessionForecast:
+        laid = as_laid_out(rewritten.model, types, rewritten.known, block, is_reversed=is_reversed)
+        graph = to_graph(laid.model, laid.observed, laid.known)
+        ops = []
+        for op in graph.ops:
+            covered = [costs[name] for name in laid.covers[op.name] if name in costs]
+            workspace_bytes = 0 if op.domain == NCHWC else max((cost.workspace_bytes for cost in covered), default=0)
+            ops.append(OpCost(op.name, sum(cost.time_ns for cost in covered), workspace_bytes))
+        judged = msgspec.structs.replace(profile, ops=tuple(ops), weight_bytes=fixed_bytes + laid.grown_bytes)
+        run = baseline(make_problem(graph, judged))
+        return predict_sessions(Judged(graph, run, judged.fixed_bytes, kinds_of(graph, laid.known)), prepared.runtime)
+
+    found = [session(block, is_reversed) for block, is_reversed in itertools.product(BLOCKS, (False, True))]
+    worst = max(found, key=lambda each: each.default_session.peak_bytes)
+    runs = max((each.runs for each in found), key=lambda each: each.most_bytes)
+    return replace(exact, default_session=worst.default_session, runs=runs)
 
 
 def _packed_away(model: Any, packing: PackingRules) -> dict[str, int]:

@@ -27,7 +27,7 @@ from remat_cli.solvers.paging.question import PagingTerms
 
 BUDGETS = "0.9,0.8,0.7"
 SECONDS = 4.0  # per run: all solvers at three budgets then end within two minutes on two cores
-FOR_MODELS = ("dims", "input_shapes", "inputs", "portable", "intra_op_threads", "devices", "work_dir")
+FOR_MODELS = ("dims", "input_shapes", "inputs", "target", "portable", "intra_op_threads", "devices", "work_dir")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast, SessionMemory
-from remat_cli.ort_rules.arena import ArenaRules, LoadedSession, RunMemory, pattern_bytes, simulate_runs
+from remat_cli.ort_rules.arena import LoadedSession, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
+from remat_cli.ort_rules.no_arena import FEW_HEAPS, HEAPS, LoadedHeap, simulate_runs_without_arena
 from remat_cli.ort_rules.records import rules_for
 from remat_cli.ort_rules.requests import Request, run_requests
 from remat_cli.ort_rules.reuse import KeptBuffers, Kind, kept_buffers
@@ -93,7 +94,7 @@ class Forecast(SessionForecast):
 
 def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
     """What a process holds that loads the file of a plan and runs it with the runtime's options."""
-    rules, sessions = rules_for(runtime), predict_sessions(judged, runtime)
+    rules, sessions = rules_for(runtime), predict_sessions(judged, runtime, HEAPS)
     # Beyond copies of weights a loaded session's arena holds tables of its regions, and whole units. Small regions lie
     # in the heap where reading weights of the model file has raised its threshold. What is not used of them may be
     # there all the same: the heap hands out again what was written before.
@@ -103,7 +104,7 @@ def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
     unused_bytes = sum(
         region - sum(end - start for start, end in spans) for region, spans in regions if region <= in_heap_bytes
     )
-    extra_bytes = arena.resident_bytes - sum(judged.copies) + unused_bytes
+    extra_bytes = arena.resident_bytes - sum(judged.copies) + unused_bytes if runtime.options.has_arena else 0
     ops = len(judged.graph.ops)
 
     def loaded(stuck_copies: int) -> LoadForecast:
@@ -117,6 +118,11 @@ def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
         )
         return load_forecast(file.weights, what, rules.loading)
 
+    def process(found: LoadForecast) -> ProcessMemory:
+        one = _process(found, sessions.runs, rules.loading, is_mapped=file.is_mapped)
+        weights_bytes = min(found.loaded_bytes, sum(each.own_bytes for each in file.weights) + found.mapped_bytes)
+        return _at_once(one, runtime.options.runs_at_once, weights_bytes)
+
     loading, at_most = loaded(0), loaded(rules.loading.stuck_copies)
     return Forecast(
         judged=judged,
@@ -124,14 +130,13 @@ def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
         default_session=sessions.default_session,
         runs=sessions.runs,
         loading=loading,
-        process=_process(loading, sessions.runs, rules.loading, is_mapped=file.is_mapped),
-        process_at_most=_process(at_most, sessions.runs, rules.loading, is_mapped=file.is_mapped),
+        process=process(loading),
+        process_at_most=process(at_most),
     )
 
 
-def predict_sessions(judged: Judged, runtime: Runtime) -> SessionForecast:
-    """What sessions on the file of a plan hold, however its weights are written."""
-    rules = rules_for(runtime)
+def predict_sessions(judged: Judged, runtime: Runtime, heaps: int = FEW_HEAPS) -> SessionForecast:
+    """What sessions on the file of a plan hold, however its weights are written; without an arena in so many heaps."""
     kept, plan = kept_by_default(judged, runtime), judged.plan
     live_bytes = tuple(live - judged.fixed_bytes for live in plan.live_bytes[0])
     exact = SessionMemory(plan.memory_bytes[0], live_bytes, (0,) * len(live_bytes), judged.fixed_bytes)
@@ -142,7 +147,7 @@ def predict_sessions(judged: Judged, runtime: Runtime) -> SessionForecast:
         judged.fixed_bytes,
     )
     form = None if judged.steady is None else judged.steady.form
-    runs = predict_runs(asked_for(judged, runtime), rules.arena, form, judged.copies)
+    runs = predict_runs(asked_for(judged, runtime), runtime, form, judged.copies, heaps)
     return SessionForecast(judged, exact, default, runs)
 
 
@@ -158,7 +163,8 @@ def kept_by_default(judged: Judged, runtime: Runtime) -> KeptBuffers:
 def own_requests(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:
     """What one run of the plan asks for, without its form."""
     kept, rules = kept_by_default(judged, runtime), rules_for(runtime)
-    return run_requests(judged.graph, judged.plan, kept, rules.workspaces, judged.bodies)
+    with_views = not runtime.options.has_arena
+    return run_requests(judged.graph, judged.plan, kept, rules.workspaces, judged.bodies, with_views=with_views)
 
 
 def asked_for(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:
@@ -172,36 +178,55 @@ def asked_for(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:
 
 
 def predict_runs(
-    requests: Sequence[Request], rules: ArenaRules, form: SteadyForm | None = None, copies: Sequence[int] = ()
+    requests: Sequence[Request],
+    runtime: Runtime,
+    form: SteadyForm | None = None,
+    copies: Sequence[int] = (),
+    heaps: int = FEW_HEAPS,
 ) -> RunsForecast:
-    """What a process holds for so many requests a run, beside copies of weights that loading puts into the arena."""
-    found = [
-        simulate_runs(requests, RUNS, held, LoadedSession(rules, copies, newest_first))
-        for held, newest_first in itertools.product(HELD, (True, False))
-    ]
-    return _runs(found, requests, rules, form)
+    """What a process holds for so many requests a run, beside copies of weights that loading puts into the arena.
+
+    Without an arena: the most in so many heaps that differ in what the process did before.
+    """
+    rules = rules_for(runtime)
+    if runtime.options.has_arena:
+        found = [
+            simulate_runs(requests, RUNS, held, LoadedSession(rules.arena, copies, newest_first))
+            for held, newest_first in itertools.product(HELD, (True, False))
+        ]
+    else:
+        found = [
+            simulate_runs_without_arena(requests, held, LoadedHeap(seed), rules.malloc, rules.arena)
+            for held, seed in itertools.product(HELD, range(heaps))
+        ]
+    return _runs(found, requests, runtime, form)
 
 
 def predict_runs_below(
-    most_bytes: int, requests: Sequence[Request], rules: ArenaRules, form: SteadyForm, copies: Sequence[int]
+    most_bytes: int, requests: Sequence[Request], runtime: Runtime, form: SteadyForm, copies: Sequence[int]
 ) -> RunsForecast | None:
     """Predict runs as `predict_runs` does; None as soon as they hold no less than `most_bytes`."""
+    if not runtime.options.has_arena:
+        all_runs = predict_runs(requests, runtime, form, copies)
+        return all_runs if all_runs.most_bytes < most_bytes else None
     found = list[tuple[RunMemory, ...]]()
+    arena = rules_for(runtime).arena
     for held, newest_first in itertools.product(HELD, (True, False)):
-        runs = simulate_runs(requests, RUNS, held, LoadedSession(rules, copies, newest_first), most_bytes)
+        runs = simulate_runs(requests, RUNS, held, LoadedSession(arena, copies, newest_first), most_bytes)
         if len(runs) < RUNS or runs[-1].resident_bytes >= most_bytes:
             return None
         found.append(runs)
-    return _runs(found, requests, rules, form)
+    return _runs(found, requests, runtime, form)
 
 
 def _runs(
-    found: Sequence[Sequence[RunMemory]], requests: Sequence[Request], rules: ArenaRules, form: SteadyForm | None
+    found: Sequence[Sequence[RunMemory]], requests: Sequence[Request], runtime: Runtime, form: SteadyForm | None
 ) -> RunsForecast:
+    """The most of all."""
     return RunsForecast(
         first_run_bytes=max(runs[0].resident_bytes for runs in found),
         later_runs_bytes=max(run.resident_bytes for runs in found for run in runs[1:]),
-        block_bytes=pattern_bytes([request for request in requests if request.in_block], rules),
+        block_bytes=pattern_bytes([request for request in requests if request.in_block], rules_for(runtime).arena),
         reserved_bytes=max(runs[-1].reserved_bytes for runs in found),
         ballast_bytes=None if form is None else form.ballast_bytes,
     )
@@ -217,4 +242,18 @@ def _process(loading: LoadForecast, runs: RunsForecast, rules: LoadRules, *, is_
         later_runs_bytes=loading.loaded_bytes + runs.later_runs_bytes + rules.run_bytes,
         mapped_bytes=loading.mapped_bytes,
         anonymous_bytes=max(anonymous_bytes + run_bytes, 0 if is_mapped else loading.load_peak_bytes),
+    )
+
+
+def _at_once(one: ProcessMemory, count: int, weights_bytes: int) -> ProcessMemory:
+    """What a process holds while so many runs are under way in one session: weights once, all else for each of them.
+
+    How runs overlap is chance, and regions that one of them made may not serve another: so nothing is shared but these.
+    """
+    more = count - 1
+    return msgspec.structs.replace(
+        one,
+        first_run_bytes=one.first_run_bytes + more * (one.first_run_bytes - weights_bytes),
+        later_runs_bytes=one.later_runs_bytes + more * (one.later_runs_bytes - weights_bytes),
+        anonymous_bytes=one.anonymous_bytes + more * (one.peak_bytes - weights_bytes),
     )

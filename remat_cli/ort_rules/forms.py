@@ -56,10 +56,12 @@ class InForm:
 def best_form(without: RunsForecast, within: InForm, most_bytes: int, below_bytes: int | None = None) -> Formed:
     """The form in which a process holds least; none where that saves little, or takes more than a little time.
 
+    Without an arena there are no regions to make, so no ballasts either.
+
     `without` is what runs take without the form; `most_bytes` are there for activations. What holds no less than
     `below_bytes` is not wanted.
     """
-    ballasts = _ballasts(BALLAST_SHARE * most_bytes, within.arena)
+    ballasts = _ballasts(BALLAST_SHARE * most_bytes, within.arena) if within.runtime.options.has_arena else ()
     counts = range(1, 1 + MOST_BALLASTS)  # forms with fewer ballasts come first
     chosen = itertools.chain.from_iterable(itertools.combinations(ballasts, count) for count in counts)
     best = _leanest(within, itertools.chain([NO_BALLAST], map(SteadyForm, chosen)), _price, below_bytes)
@@ -81,15 +83,20 @@ def roomy_form(within: InForm, most_bytes: int) -> Formed:
         smaller = sum(2 * (ballast - within.arena.unit_bytes) for ballast in form.ballast_bytes[:-1])
         return _price(form, runs) + smaller
 
+    if not within.runtime.options.has_arena:
+        return _bare(within)
     enough = within.arena.first_region_bytes // 2 + within.arena.unit_bytes
     *smaller, largest = _ballasts(BALLAST_SHARE * most_bytes, within.arena) or [enough]
     # The region with room for all is alone, or behind one for small tensors.
     forms = [SteadyForm((largest,)), *(SteadyForm((small, largest)) for small in smaller)]
     best = _leanest(within, forms, price_at_all)
-    if best is not None:
-        return best
+    return best or _bare(within)
+
+
+def _bare(within: InForm) -> Formed:
+    """The form without ballasts."""
     asked = steady_requests(own_requests(within.judged, within.runtime), within.branch, NO_BALLAST)
-    return Formed(NO_BALLAST, predict_runs(asked, within.arena, NO_BALLAST, within.judged.copies))
+    return Formed(NO_BALLAST, predict_runs(asked, within.runtime, NO_BALLAST, within.judged.copies))
 
 
 def _leanest(
@@ -110,9 +117,9 @@ def _leanest(
         most_bytes = below_bytes if best is None else int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE))
         asked = steady_requests(requests, within.branch, form)
         if most_bytes is None:
-            runs: RunsForecast | None = predict_runs(asked, within.arena, form, copies)
+            runs: RunsForecast | None = predict_runs(asked, within.runtime, form, copies)
         else:
-            runs = predict_runs_below(most_bytes, asked, within.arena, form, copies)
+            runs = predict_runs_below(most_bytes, asked, within.runtime, form, copies)
         if runs is not None and (best is None or price(form, runs) < price(best.form or form, best.runs)):
             best = Formed(form, runs)
     return best

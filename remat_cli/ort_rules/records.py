@@ -17,6 +17,7 @@ from remat_cli.ort_rules.arena import ArenaRules
 from remat_cli.ort_rules.arena_copies import ArenaCopyRules
 from remat_cli.ort_rules.bodies import BodyRules
 from remat_cli.ort_rules.loading import LoadRules
+from remat_cli.ort_rules.no_arena import MallocRules
 from remat_cli.ort_rules.packing import PackingRule, PackingRules
 from remat_cli.ort_rules.runtime import DEFAULT, WIDE_BLOCK, Runtime, SessionOptions
 from remat_cli.ort_rules.workspaces import WorkspaceRules
@@ -30,6 +31,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     arena: ArenaRules
+    malloc: MallocRules
     workspaces: WorkspaceRules
     bodies: BodyRules
     packing: PackingRules
@@ -76,6 +78,14 @@ RULES_1_31: Final = Rules(
         largest_growth_bytes=2**30,
         most_dead_bytes=128 * 2**20,
         table_share=32,  # 8 bytes for each unit
+    ),
+    malloc=MallocRules(
+        alignment=64,
+        before_bytes=160,
+        after_bytes=32,
+        workspace_bytes=16,
+        passing_bytes=(48, 64),
+        passing_odds=10,
     ),
     workspaces=WorkspaceRules(
         sum_bytes=4,

@@ -34,12 +34,14 @@ def run_requests(
     kept: KeptBuffers,
     rules: WorkspaceRules,
     bodies: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    *,
+    with_views: bool = False,
 ) -> tuple[Request, ...]:
     """What one run of a plan asks for: in each step its results, then mostly workspace; then what died is given back.
 
     `kept` says which results go into dead buffers instead. What holds no bytes is never asked for, and outputs of the
     model are not given back: that is for the caller to do. `bodies` are what bodies of ops ask for, by op, in the form
-    of `bodies.body_requests`.
+    of `bodies.body_requests`. `with_views`: values that lie in buffers of others are requests for no bytes.
     """
     ids, own = tensor_ids(graph), own_bytes(graph)
     outputs = {i.storage for i in plan.instances if graph.tensors[ids[i.tensor]].kept}
@@ -47,6 +49,7 @@ def run_requests(
     for instance in plan.instances:
         sizes.setdefault(instance.storage, own[ids[instance.tensor]])
     births, deaths = _lives(plan, kept)
+    views = _views(plan) if with_views else {}
     found: list[Request] = []
     ops, numbers = plan.schedule.op_ids(), itertools.count(-1, -1)
     for step, total in enumerate(plan.memory_bytes[0]):
@@ -61,7 +64,9 @@ def run_requests(
             blocks = [Request(next(numbers), part, True, False) for part in parts if part]
             found += [*blocks[: len(before)], *born, *blocks[len(before) :]]
             found += [replace(block, takes=False) for block in reversed(blocks)]
+        found += [Request(each, 0, takes) for each, takes in views.get(step, ()) if takes]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]
+        found += [Request(each, 0, takes) for each, takes in views.get(step, ()) if not takes]
     return tuple(found)
 
 
@@ -94,6 +99,21 @@ def outputs_of(requests: Sequence[Request]) -> tuple[Request, ...]:
     """What a run does not give back: its results."""
     given_back = {request.number for request in requests if not request.takes}
     return tuple(request for request in requests if request.takes and request.number not in given_back)
+
+
+def _views(plan: Plan) -> Mapping[int, list[tuple[int, bool]]]:
+    """By step, values that begin (True) or die and lie in a buffer that another value asked for, by numbers of theirs.
+
+    A result of the model is given back with its buffer, by the caller.
+    """
+    owners: set[int] = set()
+    found = defaultdict[int, list[tuple[int, bool]]](list)
+    for number, instance in enumerate(plan.instances, 1 + max((each.storage for each in plan.instances), default=0)):
+        if instance.storage in owners and instance.death < len(plan.schedule.steps) - 1:
+            found[instance.birth].append((number, True))
+            found[instance.death].append((number, False))
+        owners.add(instance.storage)
+    return found
 
 
 def _lives(plan: Plan, kept: KeptBuffers) -> tuple[defaultdict[int, list[int]], defaultdict[int, list[int]]]:

@@ -14,13 +14,16 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_priority_based`: of the ops that are ready the one of least rank runs next, else in the order of a depth-first
     search. `reuses_dead_buffers`: for later tensors of the same shape. `has_memory_pattern`: later runs take one block
-    for all tensors.
+    for all tensors. `has_arena`: tensors come from the session's arena, else from the system's malloc. `runs_at_once`
+    are under way in one session at most.
     """
 
     is_optimised: bool = True
     is_priority_based: bool = False
     reuses_dead_buffers: bool = True
     has_memory_pattern: bool = True
+    has_arena: bool = True
+    runs_at_once: int = 1
 
 
 DEFAULT: Final = SessionOptions()

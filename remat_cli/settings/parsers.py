@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.schedule.splits import SplitMode, parse_split_axis
 from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
+from remat_cli.core.values.session import session_value
 from remat_cli.core.values.sizes import SizeLimit, SizeRange
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
@@ -18,6 +19,9 @@ from remat_cli.settings.train import parse_pairs, parse_train
 
 LEAST_PROCESS_BYTES = 2**29
 LEAST_TENSOR_BYTES = 2**10
+
+Target = Literal["here", "any"]
+KINDS_OF_PROCESSOR = ("x86-64-avx512", "x86-64-avx2", "x86-64", "arm64", "wasm")
 
 
 def parse_seconds(value: object) -> float:
@@ -90,6 +94,16 @@ def parse_input_shapes(value: object) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_session(value: object) -> dict[str, bool | int | str]:
+    """Options of the session from `arena=off` texts, or the mapping of a YAML file.
+
+    Raises:
+        ConfigError: not NAME=VALUE, no such option, or no such value.
+    """
+    pairs = parse_pairs(value, "=", "session option", "--session arena=off")
+    return {name: session_value(name, text) for name, text in pairs.items()}
+
+
 def parse_options(value: object) -> dict[str, Any]:
     """Solver options from `name=value` texts, or the mapping of a YAML file.
 
@@ -116,6 +130,20 @@ def parse_any_budget(value: object) -> AskedBudget:
     if isinstance(value, dict):
         value = ",".join(f"{device}={amount}" for device, amount in value.items())
     return parse_budget(str(value))
+
+
+def parse_target(value: object) -> str:
+    """The processors that a file is for: the kind that it is made on, or any.
+
+    Raises:
+        ConfigError: a file cannot be made for that processor alone, or it is no target.
+    """
+    word = str(value)
+    if word in get_args(Target):
+        return word
+    if word in KINDS_OF_PROCESSOR:
+        raise ConfigError(f"target '{word}': files for that kind alone cannot be made: --target any runs there too")
+    raise ConfigError(f"target '{word}' is not known: write here, or any")
 
 
 def parse_split(value: object) -> str:
@@ -191,6 +219,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "gap": lambda value: _parse_small_share(value, "gap", 1),
     "race": lambda value: _parse_small_share(value, "race", 1),
     "split": parse_split,
+    "target": parse_target,
     "split_axis": lambda value: parse_split_axis(str(value)),
     "max_tensor": parse_max_tensor,
     "verify": parse_verify,
@@ -204,6 +233,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "dims": parse_dims,
     "limits": parse_limits,
     "input_shapes": parse_input_shapes,
+    "session": parse_session,
     "train": parse_train,
     "inputs": _parse_paths,
     "custom_ops": _parse_paths,

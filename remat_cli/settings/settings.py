@@ -10,11 +10,12 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import check_target
-from remat_cli.base.processes import available_cores
+from remat_cli.base.processes import available_cores, has_glibc
 from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
 from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.core.values.training import TrainOptions
@@ -22,7 +23,7 @@ from remat_cli.core.values.verification import Checks, VerifyMode
 from remat_cli.devices.provider_table import PROVIDERS, is_plain, named_spec
 from remat_cli.settings import cache_place
 from remat_cli.settings.devices import by_memory, described_budget, with_threads
-from remat_cli.settings.parsers import PARSERS
+from remat_cli.settings.parsers import PARSERS, Target
 from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 
 PRINTING = ("format", "quiet", "verbose", "color")
@@ -53,7 +54,9 @@ class Settings(
     costs; `overlap` lets copies between memories run beside ops. `spill` is where values may wait (None: nowhere).
     `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
-    leaves out the form in which later runs take what the first one took.
+    leaves out the form in which later runs take what the first one took. `target` says which processors a file is for;
+    `portable` is an older name of `any`. `session` is how sessions of the file will be opened, for which it is made and
+    verified.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
@@ -72,8 +75,10 @@ class Settings(
     estimate: bool = False
     overlap: bool = False
     spill: SpillSpec | None = None
+    target: Target = "here"
     portable: bool = False
     plain: bool = False
+    session: AskedSession = AskedSession()
     intra_op_threads: int = 0
 
     split: SplitMode = "auto"
@@ -150,14 +155,20 @@ class Settings(
         budget, conditions = self.budget, self.conditions
         is_bytes = budget is not None and budget.kind == "bytes"
         can_be = is_bytes and conditions.may_be_alone and is_plain(self.devices[0]) and not self.portable
-        can_be = can_be and self.spill is None
+        can_be = can_be and self.spill is None and self._has_process_promise
         if self.budget_scope == "process" and not can_be:
             text = "" if budget is None else f" '{budget.text}'"
-            reason = "--portable" if self.portable else "several devices or another one than the CPU"
+            reason = "--target any" if self.portable else "several devices or another one than the CPU"
             reason = reason if self.spill is None else "--spill"
+            reason = reason if self._has_process_promise else "--session arena=off on a system without glibc"
             why = f"budget{text} is not bytes" if not is_bytes else f"it does not go with {reason}"
             raise ConfigError(f"--budget-scope process: {why}: write one such as 512MiB, or --budget-scope live")
         return "process" if self.budget_scope is None and can_be else self.scope
+
+    @property
+    def _has_process_promise(self) -> bool:
+        """Whether it is known how the session that was asked for takes memory from the system."""
+        return self.session.arena or has_glibc()
 
     @property
     def family(self) -> SizeFamily | None:
@@ -196,6 +207,7 @@ class Settings(
             seed=self.seed,
             portable=self.portable,
             plain=self.plain,
+            session=self.session,
             estimate=self.estimate,
             intra_op_threads=self.intra_op_threads,
             custom_ops=tuple(str(library.resolve()) for library in self.custom_ops),
@@ -255,9 +267,16 @@ def load_settings(
     _check_values(settings)
     # One CPU with threads is the CPU under `intra_op_threads`; without a budget the devices' own ones hold.
     devices, threads = with_threads(settings.devices, settings.intra_op_threads)
+    of_session = settings.session.threads
+    if of_session and threads not in (0, of_session):
+        raise ConfigError(f"--session threads={of_session}: {threads} threads are given too: leave one of them out")
+    threads = of_session or threads
     budget = settings.budget or described_budget(devices)
+    portable = settings.portable or settings.target == "any"
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
-    return msgspec.structs.replace(settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill)
+    return msgspec.structs.replace(
+        settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill, portable=portable
+    )
 
 
 def allows_color() -> bool:
@@ -350,6 +369,7 @@ def _check_values(settings: Settings) -> None:
             raise ConfigError(f"{name} = {getattr(settings, name)} must not be negative")
     if settings.max_tiles < 2:
         raise ConfigError(f"max_tiles = {settings.max_tiles} must be at least 2; to keep ops whole write --split off")
+    _check_session(settings)
     names = [spec.name for spec in settings.devices]
     if twice := [spec for spec in settings.devices if names.count(spec.name) > 1]:
         which = "one" if all(map(is_plain, twice)) else f"'{twice[0].name}'"
@@ -360,3 +380,24 @@ def _check_values(settings: Settings) -> None:
         raise ConfigError(f"custom operator library {missing[0]} does not exist")
     if settings.work_dir is not None and not settings.work_dir.is_dir():
         raise ConfigError(f"work directory {settings.work_dir} does not exist: create it")
+
+
+def _check_session(settings: Settings) -> None:
+    """Refuse session options of which nothing is promised.
+
+    Raises:
+        ConfigError: two that are not promised together, or some where sessions are not the caller's alone.
+    """
+    asked = settings.session
+    if asked.contradiction:
+        raise ConfigError(f"--session {asked.contradiction}: nothing is promised of both together: leave one out")
+    is_alone = len(settings.devices) == 1 and settings.devices[0].provider == CPU
+    reasons = {
+        "--portable": settings.portable,
+        "--target any": settings.target == "any",
+        "--spill": settings.spill is not None,
+        "several devices or another one than the CPU": not is_alone,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if asked.changed and why is not None:
+        raise ConfigError(f"--session {asked.words[0]}: nothing is promised of it with {why}: leave one of them out")

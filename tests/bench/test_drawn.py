@@ -47,8 +47,8 @@ def test_the_page_counts_what_kept_its_promises_and_tells_the_others():
     rows = [row(), row(seed=4, exit_code=4, reason="too large"), row(kind="torch", wrong_bits=["batch=2"])]
     rows += [row(kind="torch", seed=5, above_promise=["batch=4 (9 of 8 bytes)"]), row(kind="torch", search_seconds=39)]
     text = "\n".join(table(rows))
-    assert "| old | 2 | 1 | 0 | 0 | 0 | 1 no plan found |" in text
-    assert "| torch | 3 | 1 | 1 | 1 | 1 |  |" in text
+    assert "| old | 2 of 200 | 1 | 0 | 0 | 0 | 1 no plan found |" in text
+    assert "| torch | 3 of 200 | 1 | 1 | 1 | 1 |  |" in text
     assert "- old 4 (tf; batch=1..4): no plan found; too large" in text
     assert "- torch 3 (tf; batch=1..4): compiled; other bits at batch=2" in text
     assert "compiled; more than promised at batch=4 (9 of 8 bytes)" in text

@@ -15,7 +15,7 @@ ANYWHERE = RunsOn("arm64", None, "1.26", "1.18", "1.33", DEFAULT_OPTIONS)
 
 def test_the_line_of_a_file_for_one_kind_of_processor():
     assert BLOCKED.line == (
-        "runs on: x86-64 with AVX-512, ONNX Runtime 1.26 or newer (tried up to 1.32); for others `--portable`"
+        "runs on: x86-64 with AVX-512, ONNX Runtime 1.26 or newer (tried up to 1.32); for others `--target any`"
     )
 
 

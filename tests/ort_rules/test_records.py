@@ -348,6 +348,7 @@ SLOWLY = {
     "arena.largest_growth_bytes": "tests/runtime/test_arena.py",  # regions of more than a GiB
     "arena.most_dead_bytes": "tests/runtime/test_runs.py",
     "arena.table_share": "tests/runtime/test_arena_copies.py",
+    "malloc": "tests/runtime/test_no_arena.py",  # traces small blocks beside tensors
     "workspaces": "tests/runtime/test_arena.py",  # traces every request of samples
     "default": "tests/runtime/test_runs.py",
     "packing.in_arena_wide": "packing.in_arena",  # on processors with AVX-512, as the other one on those without

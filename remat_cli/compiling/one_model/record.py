@@ -1,9 +1,11 @@
 """A plan that is one model as a plan file, and that file's promises as what verification must find."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from remat_cli.base.processes import has_glibc
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel
@@ -12,6 +14,7 @@ from remat_cli.compiling.process.forecast import forecast_of
 from remat_cli.compiling.record import plan_request, recorded, searched_solution, whole_profile
 from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
 from remat_cli.core.values.profile import Profile
+from remat_cli.core.values.session import AskedSession
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
@@ -47,6 +50,7 @@ def _promise(planned: OneModel, request: CompileRequest) -> Promise:
     written = planned.written
     forecast = forecast_of(written, planned.prepared, request.files)
     baseline, gates = planned.answer.question.baseline, written.rewritten.gate_ops
+    is_known = request.conditions.session.arena or has_glibc()
     return Promise(
         order=written.order,
         gates=tuple(name for name in written.order if name in gates),
@@ -58,8 +62,8 @@ def _promise(planned: OneModel, request: CompileRequest) -> Promise:
         baseline_memory_bytes=baseline.memory_bytes[0],
         exact_session=ExactSession(intra_op_num_threads=request.conditions.intra_op_threads),
         holds_by_default=not request.conditions.portable,
-        process=forecast.process,
-        runs=forecast.runs,
+        process=forecast.process if is_known else None,
+        runs=forecast.runs if is_known else None,
     )
 
 
@@ -88,6 +92,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         workspace=_workspace(whole_profile(plan)) | workspace | step_workspace,
         predicted_overhead_percent=plan.solved.overhead_percent,
         portable=plan.request.portable,
+        is_left=whole.layout is not None,
         intra_op_threads=profile.provenance.intra_op_threads,
         run_seconds=whole.conditions.run_seconds,
         device=plan.device,
@@ -105,6 +110,20 @@ def _workspace(profile: Profile) -> dict[str, int]:
     return {cost.name: cost.workspace_bytes for cost in profile.ops}
 
 
+def _option_lines(session: AskedSession) -> Iterator[str]:
+    """Python that sets the options that a file was made for."""
+    levels = {"disabled": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED"}
+    yield f"# made for sessions with {', '.join(session.words)}: what is promised holds in these"
+    if not session.arena:
+        yield "options.enable_cpu_mem_arena = False"
+    if not session.pattern:
+        yield "options.enable_mem_pattern = False"
+    if session.optimisation in levels:
+        yield f"options.graph_optimization_level = ort.GraphOptimizationLevel.{levels[session.optimisation]}"
+    if session.mode == "parallel":
+        yield "options.execution_mode = ort.ExecutionMode.ORT_PARALLEL"
+
+
 def model_snippet(plan: PlanFile, output: Path) -> str:
     """Python that runs the result, ready to paste."""
     provider = PROVIDERS[named_spec(plan.device).provider].runtime_name
@@ -115,7 +134,10 @@ def model_snippet(plan: PlanFile, output: Path) -> str:
     runs, promise = plan.promise.runs, plan.promise
     no_arena_bytes = installed_rules().loading.no_arena_bytes
     options = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + no_arena_bytes))
-    if runs is None or runs.ballast_bytes is None:
+    session = plan.request.session
+    if not session.is_default:
+        options = "".join(f"{line}\n" for line in _option_lines(session))
+    elif runs is None or runs.ballast_bytes is None:
         block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""
         options = PATTERN_OFF.format(block) + options
     return (

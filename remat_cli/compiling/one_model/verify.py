@@ -13,7 +13,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.one_model.record import request_of
 from remat_cli.compiling.planned import PlannedRun
-from remat_cli.compiling.prepare import Prepared, default_settings
+from remat_cli.compiling.prepare import Prepared, asked_settings
 from remat_cli.compiling.process.resident import ResidentRequest, see_processes
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.compiling.verify import begun
@@ -25,7 +25,9 @@ from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
+from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.family import resident_after
+from remat_cli.runtime.verify.likeness import have_same_bits
 from remat_cli.runtime.verify.verify import verify_closely
 from remat_cli.runtime.verify.verify_request import Beyond, ManySizes, VerifyRequest
 
@@ -70,6 +72,8 @@ def verify_model(
         report, lessons = verify_closely(request, progress.advance)
     if report.passed and report.family and request.sizes is not None and is_full:
         report = msgspec.structs.replace(report, family=_kept(request, request.sizes, report.family, progress))
+    if report.passed and not whole.conditions.session.is_default and whole.runnable is None:
+        report = _as_asked(report, given, whole)
     predicted = plan.promise.process  # of a default session, which a portable model does not promise
     if report.passed and is_full and predicted is not None and not plan.request.portable:
         if _is_long(plan, checks):
@@ -78,6 +82,15 @@ def verify_model(
             report = msgspec.structs.replace(report, process=_process(given, predicted, whole, checks, progress))
     seeds = (SEEDS_NOTE,) if whole.has_seeds else ()
     return msgspec.structs.replace(report, notes=(*whole.notes, *report.notes, *seeds)), lessons
+
+
+def _as_asked(report: OneModelSeen, given: PlannedRun, whole: Prepared) -> OneModelSeen:
+    """Compare outputs once more in a session as it was asked for; the checks before need the runtime's own options."""
+    (found,) = outputs_of(given.model, (whole.feeds,), asked_settings(whole.conditions))
+    if have_same_bits(whole.outputs, found):
+        return report
+    note = f"outputs differ in a session with {', '.join(whole.conditions.session.words)}"
+    return msgspec.structs.replace(report, outputs_identical=False, notes=(*report.notes, note))
 
 
 @contextlib.contextmanager
@@ -128,7 +141,8 @@ def _process(
         reference=whole.original_path if whole.runnable is None else None,
         rewritten=run.model,
         feeds=whole.feeds,
-        settings=default_settings(whole.conditions),
+        settings=asked_settings(whole.conditions),
+        at_once=whole.conditions.session.concurrency,
         predicted=predicted,
         budget_bytes=plan.request.process_budget_bytes,
         with_mapped=plan.request.count_mapped,

@@ -11,7 +11,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.one_model.verify import SEEDS_NOTE
 from remat_cli.compiling.original import user_file
-from remat_cli.compiling.prepare import default_settings
+from remat_cli.compiling.prepare import asked_settings
 from remat_cli.compiling.process.resident import RUNS, THOROUGH_RUNS, worst_of
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
@@ -105,7 +105,7 @@ def verify_file(pair: FilePair, conditions: Conditions, checks: Checks, progress
         RuntimeFailure: the runtime refuses or fails to run one of them.
     """
     progress.stage(stages.VERIFYING)
-    settings = default_settings(conditions)
+    settings = asked_settings(conditions)
     paths = (pair.run_original.resolve(), pair.run_file.resolve())
     feeds = tuple(pack_all(group) for group in (pair.feeds[:1] if checks.mode == "fast" else pair.feeds))
     job = FileJob(str(paths[1]), str(paths[0]), feeds, settings)
@@ -123,13 +123,14 @@ def _processes(pair: FilePair, conditions: Conditions, checks: Checks, progress:
     if not can_measure_resident():
         return None
     progress.stage(stages.WATCHING)
-    runs, settings = THOROUGH_RUNS if checks.mode == "thorough" else RUNS, default_settings(conditions)
+    runs, settings = THOROUGH_RUNS if checks.mode == "thorough" else RUNS, asked_settings(conditions)
     found = []
     for path, is_mapped in (
         (pair.original.path, bool(pair.original.data_files)),
         (pair.file.source.path, data_path(pair.file.source.path).exists()),
     ):
-        job = ResidentJob(str(path.resolve()), pack_all(pair.feeds[0]), settings, runs)
+        at_once = conditions.session.concurrency
+        job = ResidentJob(str(path.resolve()), pack_all(pair.feeds[0]), settings, runs, at_once=at_once)
         figures = run_fresh(measure_resident, job, progress.advance, settings.run_seconds)
         found.append(worst_of([figures], is_mapped=is_mapped))
     return ProcessPair(*found)

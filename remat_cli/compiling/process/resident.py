@@ -27,7 +27,7 @@ LIMIT_SHARES = (0.5, 0.8, 0.95)  # of the way from what ours needs to what the o
 class ResidentRequest:
     """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file.
 
-    `reference` is None where the machine cannot run the first.
+    `at_once` runs are under way in one session. `reference` is None where the machine cannot run the first.
     """
 
     reference: Path | None
@@ -41,6 +41,7 @@ class ResidentRequest:
     is_limited: bool
     is_traced: bool = False
     is_mapped: bool = False
+    at_once: int = 1
 
 
 def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) -> ProcessSeen | None:
@@ -73,7 +74,7 @@ def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[Resid
     drops may differ from one to the next.
     """
     feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else RUNS
-    once = ResidentJob(str(model.resolve()), feeds, request.settings, runs, 1, request.is_traced)
+    once = ResidentJob(str(model.resolve()), feeds, request.settings, runs, 1, request.is_traced, request.at_once)
     jobs = [once, msgspec.structs.replace(once, held=0)] if request.is_thorough else [once]
     if model == request.rewritten and packed_weights(model).copies:
         again = msgspec.structs.replace(once, runs=LEAST_RUNS, is_traced=False)

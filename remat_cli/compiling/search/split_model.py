@@ -13,13 +13,21 @@ from remat_cli.compiling.facts import ModelFacts, facts_scope, known_facts, know
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
 from remat_cli.compiling.optimise import digest_of, optimise
 from remat_cli.compiling.planned import Answered
-from remat_cli.compiling.prepare import Prepared, as_planned, default_settings, observe
+from remat_cli.compiling.prepare import (
+    Prepared,
+    as_planned,
+    compared_settings,
+    default_settings,
+    exact_settings,
+    observe,
+)
 from remat_cli.compiling.profile import profile_beside
 from remat_cli.compiling.write import save_in_order
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.layout_scene import declared_shapes, layout_scene, whole_names
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
@@ -27,6 +35,7 @@ from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.packing import lean_form
+from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.tiles.build import (
     FILL_SINCE,
@@ -69,7 +78,7 @@ def _prepare_split(
         found = optimise(model, conditions, work, whole.optimised_as)
     reference = as_planned(found.path, model, interface_of(whole.reference), whole.optimised_as)
     digest = digest_of(found, conditions, whole.optimised_as)
-    facts = known_facts_of(digest, conditions)
+    facts = None if conditions.is_left else known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
             facts = _compared(found.path, whole, conditions, may_reassociate)
@@ -80,6 +89,14 @@ def _prepare_split(
     return in_place_of(
         replace(whole, reference=reference, reference_path=found.path, reference_sha256=digest), graph, facts
     )
+
+
+def differing_in_layout(whole: Prepared, model: Any) -> frozenset[str]:
+    """Whole ops of which sessions would make something else in a split model, on some kind of processor."""
+    if whole.layout is None:
+        return frozenset()
+    scene = layout_scene(model, declared_shapes(model))
+    return whole.layout.differing(scene, whole_names(model))
 
 
 def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: bool = False) -> Prepared:
@@ -123,7 +140,8 @@ def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | N
 def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
     """Whether the runtime takes a model under a newer opset, with the same outputs: it lacks kernels for some ops."""
     try:
-        return have_same_bits(observe(raised, whole.feeds, conditions).outputs, whole.outputs)
+        seen = outputs_of(raised, (whole.feeds,), compared_settings(conditions))[0]
+        return have_same_bits(seen, whole.outputs)
     except RuntimeFailure:
         return False
 
@@ -201,9 +219,14 @@ def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassoci
     """What a run of a split model shows; None where its outputs are not the whole one's, or not close as allowed."""
     wanted = whole.outputs
     seen = observe(split, whole.feeds, conditions)
-    facts = ModelFacts(seen.types, seen.baseline_bytes)
-    if have_same_bits(wanted, seen.outputs):
+    facts, found = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
+    if conditions.is_left:  # as sessions open it, which work in blocks, and without those as other processors do
+        plain = outputs_of(whole.reference_path, (whole.feeds,), exact_settings(conditions))[0]
+        if not (may_reassociate or have_same_bits(plain, seen.outputs)):
+            return None
+        found = outputs_of(split, (whole.feeds,), compared_settings(conditions))[0]
+    if have_same_bits(wanted, found):
         return facts
-    if may_reassociate and likeness(wanted, seen.outputs).are_close:
+    if may_reassociate and likeness(wanted, found).are_close:
         return msgspec.structs.replace(facts, has_same_bits=False)
     return None

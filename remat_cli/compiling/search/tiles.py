@@ -17,6 +17,7 @@ from remat_cli.compiling.search.known_splits import remember_split
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
 from remat_cli.compiling.search.split_model import (
     ExposedTiles,
+    differing_in_layout,
     find_culprit,
     in_least_opset,
     prepare_split,
@@ -30,6 +31,7 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.splits import LargeTensor, Splitting, large_tensors, regions_of_ops
+from remat_cli.onnx_io.write.markers import marked
 from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.propose import SplitProposal, SplitProposer
 from remat_cli.splitting.tiles.search import SplitLimits
@@ -117,14 +119,19 @@ class Tiles:
             if current is None or not current.regions:
                 return None
             model = in_least_opset(split_model(current.view, current.order, current.parts), whole)
+            if whole.layout is not None:
+                model = marked(model, whole.layout)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.task.work))
-            with self.task.clock.running():
-                prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
-            if prepared is not None:
-                return current, prepared
-            exposed = ExposedTiles(current.view, model, current.parts, may_reassociate)
-            with self.task.clock.running():
-                culprit = find_culprit(exposed, whole, request.conditions, folder)
+            unlike = differing_in_layout(whole, model)
+            culprit = min((op for op, each in enumerate(whole.graph.ops) if each.name in unlike), default=None)
+            if culprit is None:
+                with self.task.clock.running():
+                    prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
+                if prepared is not None:
+                    return current, prepared
+                exposed = ExposedTiles(current.view, model, current.parts, may_reassociate)
+                with self.task.clock.running():
+                    culprit = find_culprit(exposed, whole, request.conditions, folder)
             if culprit is not None:
                 self.proposer.forbid(current, culprit)
             elif not self.proposer.forbid_fills():

@@ -20,6 +20,7 @@ from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.profile import Kind, Placement, Profile
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import Paging
 from remat_cli.core.values.verification import Verification
@@ -51,7 +52,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     """What the user asked for. `budget_bytes` is the total that the text came to, fixed part included.
 
     `budget_scope` says what it bounds (plans of older versions have `total` for `live`). `plain`: the steady form was
-    not wanted.
+    not wanted. `session` is how sessions of the file are opened, for which it was made.
     `split`, `max_tiles`, `split_axis` and `allow_reassociation` say which splits were looked for; plans of versions
     that knew none have `off`; no tensor was to be larger than `max_tensor_bytes`. `process_budget_bytes` bounds the
     process, mapped pages of files with it where `count_mapped` (None: the budget bounds what is live). `external_data`
@@ -66,6 +67,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     order: Literal["free", "keep"] = "free"
     portable: bool = False
     plain: bool = False
+    session: AskedSession = AskedSession()
     dims: dict[str, int] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
     family: SizeFamily | None = None

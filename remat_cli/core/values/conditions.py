@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.core.values.spill import SpillSpec
 
@@ -21,7 +22,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     as well. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
     user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
-    of the model that shows no progress for `run_seconds` is ended. Values may wait in `spill` meanwhile.
+    of the model that shows no progress for `run_seconds` is ended. Callers will open the file in a `session`. Values
+    may wait in `spill` meanwhile.
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -33,6 +35,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     portable: bool = False
     plain: bool = False
+    session: AskedSession = AskedSession()
     estimate: bool = False
     intra_op_threads: int = 0
     custom_ops: tuple[str, ...] = ()
@@ -67,6 +70,16 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         if any(spec.provider != CPU for spec in self.devices):
             return "basic"
         return "extended" if self.portable else "all"
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a file is left to users' sessions to bring into the layout of their processor."""
+        return self.portable and self.may_be_alone
+
+    @property
+    def opens_as(self) -> Optimization:
+        """How far users' sessions optimise what outputs are compared with: wholly, where the CPU runs all ops."""
+        return "all" if self.optimization == "extended" else self.optimization
 
     def threads_of(self, spec: DeviceSpec) -> int:
         """Threads that ops on a device run with."""

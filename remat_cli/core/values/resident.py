@@ -29,11 +29,12 @@ class SessionMemory(msgspec.Struct, frozen=True):
 
 
 class RunsForecast(msgspec.Struct, frozen=True):
-    """What a session's arena takes of the process's memory, by simulation, with default options.
+    """What a session's tensors take of the process's memory, by simulation, with the options that were asked for.
 
     `first_run_bytes` is the most after one run, `later_runs_bytes` after any number of runs, whether the caller drops
     the outputs of a run before the next one or holds them until it has ended. `block_bytes` is the block that later
     runs take for all tensors together (0: none), `reserved_bytes` what the arena took of the system, touched or not.
+    Without an arena both are the most during runs in some heaps, and `reserved_bytes` is by how much these grew.
     `ballast_bytes` are those of the steady form (None: not in that form).
     """
 

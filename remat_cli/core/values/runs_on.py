@@ -26,7 +26,8 @@ class RunsOn(msgspec.Struct, frozen=True):
     `processor` is the kind that it was made on, and the only one that it runs on where it has a `layout_block`: so many
     channels lie together in its weights (None: no op of it is in that layout, and any processor runs it).
     `least_runtime` is the oldest version with the bits of the original, `loads_from` the oldest that has all its ops;
-    `tried_up_to` is the newest that was tried, since a newer one cannot be refused. It holds under these `options`.
+    `tried_up_to` is the newest that was tried, since a newer one cannot be refused. It holds under these `options`;
+    those of `session` were asked for.
     `is_guarded`: an op of the file refuses other processors.
     """
 
@@ -37,15 +38,17 @@ class RunsOn(msgspec.Struct, frozen=True):
     tried_up_to: str
     options: tuple[str, ...]
     is_guarded: bool = False
+    session: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
         """All of it in one line for people."""
         loads = "" if self.loads_from == self.least_runtime else f"loads from {self.loads_from}, "
         runtime = f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})"
+        made_for = f", in sessions with {', '.join(self.session)}" if self.session else ""
         if self.layout_block is None:
-            return f"runs on: any processor (bits compared on {self.processor}), {runtime}"
-        return f"runs on: {self.processor}, {runtime}; for others `--portable`"
+            return f"runs on: any processor (bits compared on {self.processor}), {runtime}{made_for}"
+        return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"
 
     @property
     def is_unguarded(self) -> bool:
@@ -66,8 +69,9 @@ class RunsOn(msgspec.Struct, frozen=True):
         found: dict[str, object] = {
             key.removeprefix(start): text for key, text in entries.items() if key.startswith(start)
         }
-        if "options" in found:
-            found["options"] = str(found["options"]).split("; ")
+        for name in ("options", "session"):
+            if name in found:
+                found[name] = list(filter(None, str(found[name]).split("; ")))
         if found.get("layout_block") == "none":
             found["layout_block"] = None
         try:

@@ -28,12 +28,13 @@ class Canvas:
     """A model without shapes inside, and what is known of its values.
 
     `types` are those of all values by name; `groups` numbers the values made by ops such that those in one group have
-    one shape, known or not.
+    one shape, known or not. Dimensions but those on `open_axes` are to be declared as they are (None: none is).
     """
 
     model: ir.Model
     types: Mapping[str, TensorType]
     groups: Mapping[str, int]
+    open_axes: frozenset[int] | None = None
 
 
 def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str, Dims]]:
@@ -47,7 +48,12 @@ def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str
         shapes: dict[str, Dims] = {}
         for name, group in canvas.groups.items():
             dims, axes = canvas.types[name].shape, proved.get(group, frozenset())
-            shapes[name] = tuple(dim if axis in axes else f"r{group}d{axis}" for axis, dim in enumerate(dims))
+            hidden = range(len(dims)) if canvas.open_axes is None else canvas.open_axes
+            told = (axis in axes or axis not in hidden for axis in range(len(dims)))
+            shapes[name] = tuple(
+                dim if is_told else f"r{group}d{axis}"
+                for axis, (dim, is_told) in enumerate(zip(dims, told, strict=True))
+            )
         known = _of_known_rank(canvas, infer(_declaring(bare, canvas, shapes).SerializeToString()))
         # Axes of each group that the runtime knows of one of its members.
         found: dict[int, frozenset[int]] = {}

@@ -24,6 +24,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -52,6 +53,10 @@ def add_gates(scene: Scene) -> GatedOps:
     while True:
         gated_ops = write_gates(scene, gated)
         early = _too_early(gated_ops.drafts) | _merged(gated_ops.drafts)
+        if scene.layout is not None:
+            early &= scene.layout.may_wait
+            if early <= gated:
+                return gated_ops
         if not early:
             return gated_ops
         if early <= gated:
@@ -92,6 +97,21 @@ def _merged(drafts: Sequence[Draft]) -> set[int]:
 
 
 @dataclass(frozen=True)
+class LayoutGates:
+    """Where gates may stand in a model that sessions are to bring into a layout in blocks, as they do with the whole.
+
+    `entrances` are steps that are always gated, which cut tiles; `may_wait` are those that may be, where a gate takes
+    nothing out of the layout that belongs there. Gates at entrances ask the size of `tokens`, which lie outside the
+    layout; no gate asks it of `lone` values, which the runtime must see read once.
+    """
+
+    entrances: frozenset[int]
+    may_wait: frozenset[int]
+    tokens: frozenset[str]
+    lone: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Scene:
     """What gates are written into: ops in the plan's order, and the types of all values by name.
 
@@ -100,6 +120,7 @@ class Scene:
     `apart` lists for some steps the values that a gate must separate from it, lest the runtime fuse maker and reader.
     `inputs` and `outputs` are those of the model. Of values in `told` the runtime knows the shape before they exist, or
     finds it elsewhere, which matters to gates of the form `shape` only. All steps wait for the `guard`.
+    `layout`: sessions are to make a layout in blocks of it.
     """
 
     steps: tuple[Draft, ...]
@@ -115,6 +136,7 @@ class Scene:
     form: GateForm = "size"
     told: frozenset[str] = frozenset()
     guard: Guard | None = None
+    layout: LayoutGates | None = None
 
     @property
     def guarded(self) -> int | None:
@@ -146,9 +168,10 @@ def write_gates(scene: Scene, gated: Collection[int]) -> GatedOps:
     """
     last_reads = {name: number for number, step in enumerate(scene.steps) for name in step.all_reads}
     writer = HelperWriter(scene.types, scene.opaque, scene.opset, set(scene.taken), scene.form, scene.told)
-    gate_writer = _GateWriter(scene, last_reads, writer)
+    gate_writer = _GateWriter(scene, last_reads, writer, gated)
+    always = frozenset[int]() if scene.layout is None else scene.layout.entrances
     for number, step in enumerate(scene.steps):
-        gate_writer.add(number, step, number in gated or number == scene.guarded)
+        gate_writer.add(number, step, number in always or number in gated or number == scene.guarded)
     return GatedOps(tuple(writer.drafts), writer.zeros, writer.types, gate_writer.gates)
 
 
@@ -170,9 +193,15 @@ class _GateWriter:
     scene: Scene
     last_reads: Mapping[str, int]
     writer: HelperWriter
+    gated: Collection[int]
     gates: int = 0
     views: dict[str, str] = field(default_factory=dict)
     arguments: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def makers(self) -> Mapping[str, int]:
+        """The step that makes each value."""
+        return {name: number for number, step in enumerate(self.scene.steps) for name in step.makes if name}
 
     def add(self, number: int, step: Draft, gated: bool) -> None:
         """Append a step with the gates it needs."""
@@ -261,6 +290,12 @@ class _GateWriter:
             return self.scene.inputs[0] if constant else self.views.get(value, value)
         if self.arguments.keys() & set(self.scene.steps[number - 1].makes):
             self._seal_output(self.scene.steps[number - 1])
+        if self.scene.layout is not None:
+            layout, before = self.scene.layout, reversed(self.scene.steps[:number])
+            is_held = number in self.gated
+            results = (name for step in before for name in step.makes if name)
+            fit = (name for name in results if (name not in layout.lone if is_held else name in layout.tokens))
+            number = next((self.makers[name] + 1 for name in fit), number)
         made = [name for name in self.scene.steps[number - 1].makes if name]
         tensors = [name for name in made if name not in self.scene.opaque]
         living = [name for name in tensors if self.last_reads.get(name, -1) >= number]

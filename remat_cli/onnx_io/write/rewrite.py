@@ -16,12 +16,16 @@ from remat_cli.core.values.gate_form import GateForm
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs, type_of
+from remat_cli.onnx_io.read.layout_scene import whole_names
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.onnx_io.sizes.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
-from remat_cli.onnx_io.write.gates import GatedOps, Scene, add_gates, newly_lone_reads
+from remat_cli.onnx_io.write.gates import GatedOps, LayoutGates, Scene, add_gates, newly_lone_reads
+from remat_cli.onnx_io.write.markers import BESIDE
 from remat_cli.onnx_io.write.processor_guard import Guard
+from remat_cli.ort_rules.layout import WholeLayout
+from remat_cli.ort_rules.order import depth_first_order
 
 LEAST_BYTES = 1024  # a gate is not worth it to free smaller buffers in time
 MOST_ROUNDS = 8  # barriers move towards the source of a known shape, one op per round
@@ -96,9 +100,23 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
             numbers[made] = numbers[before[0]] if before else len(numbers)
     named = ((graph.tensors[tensor].name, number) for tensor, number in numbers.items())
     groups = {name: number for name, number in named if name not in left_out}
-    shapes, known = free_shapes(Canvas(model, types, groups), infer)
+    open_axes = None
+    if scene.layout is not None:
+        open_axes = frozenset({0})
+        groups = _with_equal_terms(groups, gated_ops.drafts)
+    shapes, known = free_shapes(Canvas(model, types, groups, open_axes), infer)
     declare(model, shapes)
     return Released(model, gated_ops, observed, known)
+
+
+def _with_equal_terms(groups: Mapping[str, int], drafts: Sequence[Draft]) -> dict[str, int]:
+    """The groups with those as one whose values are added or multiplied: only of such is known that shapes agree."""
+    found = dict(groups)
+    for draft in drafts:
+        if draft.op_type in ("Add", "Sum", "Mul") and all(name in found for name in draft.reads):
+            numbers = {found[name] for name in (*draft.reads, *draft.makes) if name in found}
+            found = {name: min(numbers) if number in numbers else number for name, number in found.items()}
+    return found
 
 
 def _fully_known(parts: Parts) -> list[str]:
@@ -129,6 +147,7 @@ class RewriteInfo:
     gates: GateForm = "size"
     guard: Guard | None = None
     source_name: str = ""
+    layout: WholeLayout | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +156,7 @@ class Rewritten:
 
     `step_ops` is the node of each plan step, in order; `gate_ops` are the gate helpers' names;
     `observed` are the types of all nodes' results and `known` what the runtime knows of shapes before a run, both as
-    `to_graph` wants them.
+    `to_graph` wants them. `run_steps` are the plan's steps as a default session would run them as they are written.
     """
 
     model: ir.Model
@@ -146,6 +165,7 @@ class Rewritten:
     gates: int
     observed: dict[str, tuple[TensorType, ...]]
     known: dict[str, Dims]
+    run_steps: tuple[int, ...]
 
 
 def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer: Infer) -> Rewritten:
@@ -175,7 +195,7 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
     if info.bound_dims:
         bound = ",".join(f"{name}={number}" for name, number in sorted(info.bound_dims.items()))
         set_model_metadata(released.model, "remat.bound_dims", bound)
-    check_rewritten(released.model, info.interface)
+    check_rewritten(released.model, info.interface, is_held=info.layout is None)
     return Rewritten(
         model=released.model,
         step_ops=tuple(draft.name for draft in drafts if draft.step >= 0),
@@ -183,6 +203,11 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
         gates=released.gated_ops.gates,
         observed=released.observed,
         known=released.known,
+        run_steps=tuple(
+            drafts[place].step
+            for place in depth_first_order([draft.wiring for draft in drafts])
+            if drafts[place].step >= 0
+        ),
     )
 
 
@@ -299,7 +324,7 @@ def _scene(
         weights=frozenset(constants),
         opaque=frozenset(name for name, kind in parts.types.items() if not isinstance(kind, ir.TensorType)),
         barriers=info.barriers & known.keys(),
-        apart=newly_lone_reads(parts.model, steps),
+        apart={} if info.layout is not None and info.layout.in_any else newly_lone_reads(parts.model, steps),
         inputs=tuple(inputs),
         outputs=frozenset(port.name for port in parts.interface.outputs),
         opset=imports.get("", imports.get("ai.onnx", 0)),
@@ -307,6 +332,27 @@ def _scene(
         form=info.gates,
         told=frozenset((*parts.weights, *_fully_known(parts), *turned)),
         guard=info.guard,
+        layout=None if info.layout is None else _layout_gates(steps, info.layout, parts),
+    )
+
+
+def _layout_gates(steps: tuple[Draft, ...], layout: WholeLayout, parts: Parts) -> LayoutGates:
+    """Where gates may stand so that sessions make of the steps what they make of the whole ops."""
+    names = whole_names(parts.model)
+    of_step = ["" if step.source is None else names[step.source.name or ""] for step in steps]
+    helpers = {number for number, name in enumerate(of_step) if name not in layout.names}
+    outside = {name for number in helpers for name in (*steps[number].all_reads, *steps[number].makes) if name}
+    outside |= {
+        name for number, step in enumerate(steps) if of_step[number] not in layout.in_any for name in step.makes if name
+    }
+    weights = parts.weights.keys()
+    return LayoutGates(
+        entrances=frozenset(n for n in helpers if n and steps[n].op_type == "Slice"),
+        may_wait=frozenset(
+            n for n, step in enumerate(steps) if step.op_type not in BESIDE or of_step[n] not in layout.names
+        ),
+        tokens=frozenset(outside | {port.name for port in parts.interface.outputs}) - weights,
+        lone=frozenset(name for n, step in enumerate(steps) if of_step[n] in layout.partners for name in step.makes),
     )
 
 

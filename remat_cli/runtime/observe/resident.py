@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
@@ -69,6 +70,7 @@ class ResidentJob(msgspec.Struct, frozen=True):
 
     `held` is how many generations of outputs the caller still holds during a run: 0, the outputs of a run are dropped
     before the next one; 1, they die when the next run has ended, as in a loop `outputs = session.run(...)`; and so on.
+    Each run is `at_once` runs in as many threads, which begin together.
     With `is_traced` resident memory is also noted over time, at the price of some time.
     """
 
@@ -78,6 +80,7 @@ class ResidentJob(msgspec.Struct, frozen=True):
     runs: int = 3
     held: int = 1
     is_traced: bool = False
+    at_once: int = 1
 
 
 class ResidentFigures(msgspec.Struct, frozen=True):
@@ -145,7 +148,7 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
     load_peak = max(load_peak, loaded, key=lambda found: found.total_bytes)  # the mark may be some pages behind
     data.append(status_bytes().get("VmData", 0))
     advance(1, total)
-    runs = held_runs(session, feeds, job.held)
+    runs = held_runs(session, feeds, job.held, job.at_once)
     peaks, seconds = [], []
     with runtime_errors(running(path)):
         for done in range(1, total):
@@ -227,12 +230,23 @@ def ready(packed: Sequence[PackedArray], settings: SessionSettings) -> tuple[dic
     return feeds, session
 
 
-def held_runs(session: Any, feeds: Mapping[str, Array], held: int) -> Generator[None, None, None]:
-    """Run a session once per step; during a run the outputs of so many runs before it are alive."""
-    generations: deque[dict[str, Array]] = deque(maxlen=held)
-    while True:
-        generations.append(run_session(session, feeds))
-        yield
+def held_runs(session: Any, feeds: Mapping[str, Array], held: int, at_once: int = 1) -> Generator[None, None, None]:
+    """Run a session once per step, or `at_once` times in threads; outputs of so many runs before it are then alive."""
+    generations: deque[Any] = deque(maxlen=held)
+    if at_once == 1:
+        while True:
+            generations.append(run_session(session, feeds))
+            yield
+    start = threading.Barrier(at_once)
+
+    def run(_: int) -> dict[str, Array]:
+        start.wait()
+        return run_session(session, feeds)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        while True:
+            generations.append(list(pool.map(run, range(at_once))))
+            yield
 
 
 def status_bytes(status: Path | None = None) -> dict[str, int]:

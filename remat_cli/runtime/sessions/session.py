@@ -39,7 +39,7 @@ from remat_cli.runtime.sessions.providers import (
     require_device,
 )
 
-Level = Literal["all", "extended", "basic"]
+Level = Literal["all", "extended", "basic", "disabled"]
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -47,7 +47,8 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
     `exact` sets the options under which the runtime runs exactly the file: its order, its ops, and every buffer
     freed at its last use. Otherwise the options are the runtime's default ones, but for the `level` up to which it
-    optimises, of which all is the default. `intra_op_threads` is 0 for the
+    optimises, of which all is the default, and for what was asked of the arena, the memory pattern and the executor.
+    `intra_op_threads` is 0 for the
     runtime's own default; a number of threads in `device` wins. `provider_options` go to the device's provider.
     A run that shows no end for `run_seconds` is ended.
     `is_alone`: the device's provider runs every op, and one that it does not support is an error; otherwise the CPU
@@ -63,6 +64,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     provider_options: tuple[tuple[str, str], ...] = ()
     is_alone: bool = False
     run_seconds: float = LONGEST_RUN_SECONDS
+    has_arena: bool = True
+    has_pattern: bool = True
+    is_parallel: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,12 @@ def session_options(settings: SessionSettings) -> Any:
             options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
         options.enable_mem_reuse = exact.reuses_dead_buffers
         options.enable_mem_pattern = exact.has_memory_pattern
-    elif settings.level != "all":
-        options.graph_optimization_level = _levels(ort)[settings.level]
+    else:
+        if settings.level != "all":
+            options.graph_optimization_level = _levels(ort)[settings.level]
+        options.enable_cpu_mem_arena, options.enable_mem_pattern = settings.has_arena, settings.has_pattern
+        if settings.is_parallel:
+            options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     if settings.intra_op_threads:
         options.intra_op_num_threads = settings.intra_op_threads
     options.enable_profiling = settings.profiling
@@ -395,6 +403,7 @@ def _levels(ort: Any) -> dict[Level, Any]:
         "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
         "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
         "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     }
 
 

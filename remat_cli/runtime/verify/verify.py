@@ -142,7 +142,8 @@ def verify_closely(
     workspace = seen_workspace(request.workspace, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
-    within = fits(exact_peak if request.portable else max(default_peak, exact_peak), request.budget_bytes)
+    is_exact_only = request.portable and not request.is_left
+    within = fits(exact_peak if is_exact_only else max(default_peak, exact_peak), request.budget_bytes)
     # The total of live tensors under exact options.
     predicted = request.fixed_bytes + request.predicted_live_peak_bytes
     measured = fixed + rewritten.exact.peak_live_bytes
@@ -183,7 +184,11 @@ def verify_closely(
         measured_overhead_percent=None if times_ns is None else 100.0 * (times_ns[1] / times_ns[0] - 1.0),
         time_noise=turns.noise,
         inferences=done + caps.runs,
-        notes=(*_output_notes(request, original), *((PORTABLE,) if request.portable else ()), *caps.notes),
+        notes=(
+            *_output_notes(request, original),
+            *((LEFT if request.is_left else PORTABLE,) if request.portable else ()),
+            *caps.notes,
+        ),
     )
     if shown.family is not None:
         promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes
@@ -243,6 +248,8 @@ def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _S
         (tuple(wanted[place] for place in on), figures.prints)
         for on, figures in zip(fed, rewritten.promised, strict=True)
     )
+    if request.is_left:
+        pairs = (*pairs, (original.default.prints, rewritten.default.prints))
     return _Shown(original, rewritten, turns, runs, pairs)
 
 
@@ -336,6 +343,10 @@ def _likeness(
 
 AGAIN = "no capped runs: memory is not as planned"
 TOO_LARGE = "no capped runs: this machine cannot run the original at the largest sizes"
+LEFT = (
+    "for any processor: a default session brings the file into its own layout, with these bits and within this memory; "
+    "order and time are those under the exact options"
+)
 PORTABLE = "portable: a default session optimises the file again, so the promises hold under the exact options only"
 
 

@@ -53,7 +53,8 @@ class VerifyRequest:
     arena: weights that are not packed, and inputs; what was packed beforehand too, of which `largest_copy_bytes` must
     find a place in it while the model is loaded. `workspace` is by op name, of both models, `budget_bytes` a total.
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
-    default session loads it, so only exact sessions are held to the promise. `original_cap_bytes` is the smallest cap
+    default session loads it, so only exact sessions are held to the promise; where it `is_left` to sessions to bring
+    into a layout, outputs and memory of a default one are promised too. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
     `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `forecast`, what
     is predicted of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
@@ -77,6 +78,7 @@ class VerifyRequest:
     capped: bool = True
     timed: bool = True
     portable: bool = False
+    is_left: bool = False
     intra_op_threads: int = 0
     device: str = "cpu"
     mode: VerifyMode = "on"

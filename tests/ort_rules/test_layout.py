@@ -1,0 +1,128 @@
+"""What loading makes of convolutions is predicted for blocks of 16 channels, of 8, and for none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from remat_cli.compiling.processor import block_here
+from remat_cli.onnx_io.read.layout_scene import declared_shapes, layout_scene
+from remat_cli.ort_rules.layout import LayoutOp, LayoutScene, fates, laid_out, whole_layout
+from tests.helpers import optimise
+
+SAMPLES = Path(__file__).parents[2] / "sample_models"
+BLOCKED = "com.microsoft.nchwc:"
+# What version 1.32.0 made of samples where an emulator played a Haswell (8), a Nehalem (8) or a Cortex-A76 (1).
+ELSEWHERE = {
+    ("resnet", 8): {"Conv": 2, "Conv+Relu": 7, "Conv+sum+Relu": 6, "GlobalAveragePool": 1, "ReorderOutput": 1},
+    ("densenet", 8): {"Conv": 16, "Conv+Relu": 29, "Conv+sum+Relu": 4, "MaxPool": 3, "ReorderOutput": 1, "Upsample": 3},
+    ("attention_unet", 8): {
+        "Conv": 4,
+        "Conv+Relu": 12,
+        "Conv+Sigmoid": 4,
+        "Conv+sum+Relu": 6,
+        "MaxPool": 3,
+        "ReorderInput": 3,
+        "ReorderOutput": 10,
+        "Upsample": 3,
+    },
+    ("resnet", 1): {"FusedConv+Relu": 7, "FusedConv+sum+Relu": 6},
+    ("densenet", 1): {"FusedConv+Relu": 15, "FusedConv+sum+Relu": 4},
+    ("inception", 1): {"FusedConv+Relu": 35, "FusedConv+Sigmoid": 1, "FusedConv+sum+Relu": 7},
+    ("attention_unet", 1): {"FusedConv+Relu": 12, "FusedConv+Sigmoid": 4, "FusedConv+sum+Relu": 7},
+}
+
+
+def counted(ops: tuple[LayoutOp, ...]) -> Counter[str]:
+    """Ops by domain and type, convolutions by what they take in."""
+    found: Counter[str] = Counter()
+    for op in ops:
+        activation = op.attributes.get("activation") if op.is_conv else None
+        kind = f"{op.op_type}{'+sum' if op.has_sum else ''}{f'+{activation}' if activation else ''}"
+        found[f"{op.domain}:{kind}" if op.domain else kind] += 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory):
+    """A sample as every processor gets it, by name."""
+    folder, found = tmp_path_factory.mktemp("extended"), {}
+
+    def scene(name: str) -> LayoutScene:
+        if name not in found:
+            model = optimise(ir.load(SAMPLES / f"{name}.onnx"), folder, extended=True)
+            found[name] = layout_scene(model, declared_shapes(model))
+        return found[name]
+
+    return scene
+
+
+@pytest.mark.parametrize("name", ["resnet", "detector", "attention_unet", "densenet"])
+def test_what_sessions_make_of_a_model_here_is_predicted(extended, tmp_path, name):
+    block = block_here(tmp_path)
+    model = optimise(ir.load(SAMPLES / f"{name}.onnx"), tmp_path)
+    seen = layout_scene(model, declared_shapes(model))
+    assert counted(laid_out(extended(name), block).ops) == counted(seen.ops)
+
+
+@pytest.mark.parametrize(("name", "block"), ELSEWHERE, ids=str)
+def test_what_they_make_of_it_elsewhere_is_predicted(extended, name, block):
+    domain = BLOCKED if block > 1 else "com.microsoft:"
+    found = counted(laid_out(extended(name), block).ops)
+    ours = {kind.removeprefix(domain): count for kind, count in found.items() if kind.startswith(domain)}
+    assert ours == ELSEWHERE[name, block]
+
+
+def residual(*, is_cut: bool = False, first: int = 16) -> LayoutScene:
+    """Two convolutions and a sum of what both give; `is_cut` takes what is added out of the layout."""
+    skip = "cut" if is_cut else "a"
+    ops = [
+        LayoutOp("conv_a", "Conv", "", ("x", "wa", "ba"), ("a",)),
+        *((LayoutOp("cut", "Slice", "", ("a", "s", "e"), ("cut",)),) if is_cut else ()),
+        LayoutOp("conv_b", "Conv", "", ("a", "wb", "bb"), ("b",)),
+        LayoutOp("add", "Add", "", ("b", skip), ("y",)),
+    ]
+    shape = (1, first, 8, 8)
+    weights = {"wa": (first, 3, 1, 1), "ba": (first,), "wb": (first, first, 1, 1), "bb": (first,)}
+    shapes = {"x": (1, 3, 8, 8), **dict.fromkeys(("a", "b", "cut", "y"), shape)}
+    return LayoutScene(tuple(ops), shapes, weights, {}, frozenset({"y"}))
+
+
+@pytest.mark.parametrize("block", [16, 8, 1])
+def test_a_sum_moves_into_the_convolution_that_nobody_else_reads(block):
+    found = fates(residual(), block, {name: name for name in ("conv_a", "conv_b", "add")})
+    assert found["add"] == {(block > 1, ("conv_b", "add"))}
+    assert found["conv_a"] == {(block > 1, ("conv_a",))}
+
+
+def test_a_cut_that_keeps_a_sum_out_of_the_layout_is_told():
+    whole, cut = residual(), residual(is_cut=True)
+    names = {name: name for name in ("conv_a", "conv_b", "add", "cut")}
+    layout = whole_layout(whole)
+    assert layout.in_blocks == {"conv_a", "conv_b", "add"}
+    assert layout.partners == {"conv_b"}
+    assert not layout.differing(whole, names)
+    assert layout.differing(cut, names) == {"conv_b", "add"}
+    mark = LayoutOp("mark", "MaxPool", "", ("cut",), ("marked",), {"kernel_shape": (1, 1)})
+    *before, add = cut.ops
+    marked = replace(
+        cut, ops=(*before, mark, replace(add, reads=("b", "marked"))), shapes=cut.shapes | {"marked": cut.shapes["a"]}
+    )
+    assert not layout.differing(marked, names)
+
+
+def test_ops_that_are_gone_differ():
+    whole = residual()
+    layout = whole_layout(whole)
+    assert layout.differing(replace(whole, ops=whole.ops[:2]), {"conv_a": "conv_a", "conv_b": "conv_b"}) >= {"add"}
+
+
+def test_channels_that_no_reordering_takes_stay_as_they_are():
+    layout = whole_layout(residual(first=18))
+    assert layout.in_blocks == {"conv_a"}
+    assert not layout.is_plain
+    assert whole_layout(LayoutScene((), {}, {}, {}, frozenset())).is_plain
