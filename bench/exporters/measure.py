@@ -26,7 +26,7 @@ MODELS, CACHE = BUILT / "models", BUILT / "cache"
 @click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
 @click.option("--asks", default=",".join(ASKS), show_default=True, help="What rows are measured, in this order.")
 @click.option("--models", default=MODELS, type=click.Path(exists=True, path_type=Path), show_default=True)
-@click.option("--time-limit", default="30s", show_default=True, help="Of each search.")
+@click.option("--time-limit", default="10s", show_default=True, help="Of each search.")
 @click.option("--again", is_flag=True, help="Also what was measured before.")
 @shard_option
 def main(only: Sequence[str], asks: str, models: Path, time_limit: str, again: bool, shard: Shard) -> None:

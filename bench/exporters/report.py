@@ -16,10 +16,12 @@ HEAD = """# Small models of many exporters
 
 Made by `python -m bench.exporters.measure`; `make bench-exporters` exports the models, in an environment for each group
 of exporters (`bench/exporters/environments`), and measures the rows that are missing. Each model is compiled to 60 % of
-its activations at its largest size and for ranges of all sizes that it leaves open, and for these to the least. The
-original and what was made of it then run in one session each, at sizes in turn: large, small, the least, large, three
-drawn ones, large again. Bits are compared at each, peaks with what was promised. *At first* is what was so before
-anything was mended for models of this list.
+what planning can change at its largest size and for ranges of all sizes that it leaves open, and for these to the
+least, in searches of 10 s. The original and what was made of it then run in one session each, at sizes in turn: large,
+small, the least, large, three drawn ones, large again. Bits are compared at each, peaks with what was promised. Shares
+in the table are of all that is held at most, inputs among it. *At first* is what was so before anything was mended for
+models of this list; those rows were measured beside other work on two cores, so that a search that found nothing may
+have lacked time.
 """
 MENDED = (
     "Classes that come out as maps (catboost, skl_pca_18, skl_columns_17) ended as an unexpected error, exit 1. They "
