@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
-from remat_cli.base.processes import has_glibc, memory_limited, spare_memory_bytes
+from remat_cli.base.processes import available_cores, has_glibc, memory_limited, spare_memory_bytes
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
 from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
@@ -515,6 +515,11 @@ def exact_settings(conditions: Conditions) -> SessionSettings:
         custom_ops=conditions.custom_ops,
         run_seconds=conditions.run_seconds,
     )
+
+
+def op_threads(conditions: Conditions) -> int:
+    """Threads that ops run with on the CPU: as many as there are, which is the runtime's own default, or as asked."""
+    return conditions.intra_op_threads or available_cores()
 
 
 def compared_settings(conditions: Conditions) -> SessionSettings:

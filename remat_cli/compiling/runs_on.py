@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.base.processes import available_cores
 from remat_cli.compiling.planned import OneModel
-from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, RunsOn
@@ -52,7 +51,7 @@ def threads_of_bits(planned: OneModel) -> int:
     whole = (node for node in planned.whole.reference.graph if node.name in cut)
     if not any(is_for_threads(node.domain, node.op_type) for node in whole):
         return 0
-    return planned.prepared.conditions.intra_op_threads or available_cores()
+    return op_threads(planned.prepared.conditions)
 
 
 def refuse_other_processors(read: PlanFile) -> None:

@@ -41,7 +41,7 @@ from remat_cli.devices.provider_table import gates_of
 from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.laid_out import as_laid_out
-from remat_cli.onnx_io.read.layout_scene import layout_scene, whole_names
+from remat_cli.onnx_io.read.layout_scene import differing_ops
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.read.to_graph import to_graph
@@ -207,19 +207,17 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         in_form = steady(model, form, _packed_away(model, packing), packed_in_bodies(model, packing))
         rewritten = replace(rewritten, model=in_form)
         fixed_bytes = FLAG_BYTES + weight_bytes_of(model, form) + _kept_in_branch_bytes(model, packing)
+    unlike = frozenset[str]()
     if prepared.layout is not None:
         sessions = _in_worst_layout(prepared, profile, solved, rewritten, sessions)
+        shapes = {tensor.name: tensor.shape for tensor in plain.graph.tensors}
+        unlike = differing_ops(prepared.layout, rewritten.model, shapes | dict(rewritten.known))
     set_model_metadata(rewritten.model, PEAK_KEY, str(sessions.judged.plan.peak))
     if prepared.conditions.portable:
         set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
     on_top_bytes = fixed_bytes if answer.question.is_share else 0
     if answer.question.origin == "process" and found is not None and form is not None:
         on_top_bytes = fixed_bytes + sum(found.early[name] for name in form.early)
-    unlike = frozenset[str]()
-    if prepared.layout is not None:
-        shapes = {tensor.name: tensor.shape for tensor in plain.graph.tensors}
-        scene = layout_scene(rewritten.model, shapes | dict(rewritten.known))
-        unlike = prepared.layout.differing(scene, whole_names(rewritten.model))
     return WrittenModel(
         rewritten, sessions, on_top_bytes=on_top_bytes, is_left=prepared.layout is not None, unlike=unlike
     )
@@ -284,8 +282,8 @@ def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     )
     infer = partial(shapes_at_load, custom_ops=conditions.custom_ops)
     rewritten = rewrite(prepared.reference, prepared.graph, plan, info, infer)
-    is_left = not conditions.portable or prepared.optimised_as.ports is not None
-    for _ in range(MOST_PASSES if is_left else 0):
+    may_be_touched = conditions.portable and prepared.optimised_as.ports is None
+    for _ in range(0 if may_be_touched else MOST_PASSES):
         found = _touched(rewritten, conditions, prepared.reference_path.parent)
         more = held_back(rewritten.model, found, info.barriers) if found else frozenset()
         if not more:

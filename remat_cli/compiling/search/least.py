@@ -28,8 +28,7 @@ class LeastSplits:
         task, rungs, steps = self.tiles.task, ladder(self.tiles), list[SplitProposal]()
         least_ns, allowed_ns = task.question.baseline.time_ns, task.allowed_ns
         fits: list[SplitTrial] = []
-        low, error = 0, 1.0
-        high = self._climb(rungs, steps) - 1
+        low, high, error = 0, -1, 1.0
         for _ in range(self.tiles.most_trials):
             if low == len(steps):  # all that is known fits
                 high = self._climb(rungs, steps) - 1

@@ -20,10 +20,9 @@ import msgspec
 
 from remat_cli.base.clock import SearchClock, SearchOver
 from remat_cli.base.present import present
-from remat_cli.base.processes import available_cores
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
@@ -65,7 +64,7 @@ PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
-THREADS = 8  # bits hold on up to so many, or on as many as there are
+THREADS = 8  # parts are whole packets for so many, or for as many as there are; a file says for how many bits hold
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ class Loops:
     def sized(self) -> SizedView:
         """The model at its largest sizes, with dimensions for all sizes, without what its ops can do without."""
         prepared = self.task.whole.prepared
-        threads = max(THREADS, self.task.request.conditions.intra_op_threads or available_cores())
+        threads = max(THREADS, op_threads(self.task.request.conditions))
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
         reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference

@@ -27,7 +27,7 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.read.interface import interface_of
-from remat_cli.onnx_io.read.layout_scene import declared_shapes, layout_scene, whole_names
+from remat_cli.onnx_io.read.layout_scene import declared_shapes, differing_ops
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
@@ -95,8 +95,7 @@ def differing_in_layout(whole: Prepared, model: Any) -> frozenset[str]:
     """Whole ops of which sessions would make something else in a split model, on some kind of processor."""
     if whole.layout is None:
         return frozenset()
-    scene = layout_scene(model, declared_shapes(model))
-    return whole.layout.differing(scene, whole_names(model))
+    return differing_ops(whole.layout, model, declared_shapes(model))
 
 
 def in_place_of(whole: Prepared, graph: Graph, facts: ModelFacts, *, was_long: bool = False) -> Prepared:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.processes import available_cores
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.search.known_splits import remember_split
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
 from remat_cli.compiling.search.split_model import (
@@ -62,7 +61,7 @@ class Tiles:
         task = self.task
         whole, conditions, splits = task.whole, task.request.conditions, task.request.splits
         block = whole.prepared.layout_block
-        threads = conditions.intra_op_threads or available_cores()
+        threads = op_threads(conditions)
         with task.clock.running():
             raised = raised_model(whole.prepared, conditions, task.work) if self.may_fill else None
         model = raised or whole.prepared.reference

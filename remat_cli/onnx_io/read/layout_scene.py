@@ -6,7 +6,7 @@ from math import prod
 import onnx_ir as ir
 
 from remat_cli.onnx_io.read.interface import dims_of
-from remat_cli.ort_rules.layout import LayoutOp, LayoutScene, Shape
+from remat_cli.ort_rules.layout import LayoutOp, LayoutScene, Shape, WholeLayout
 
 WHOLE_KEYS = ("remat.split_of", "remat.clone_of")  # metadata of a node: the op of which it is a tile, or a copy
 MOST_NUMBERS = 16  # of a constant that steers an op
@@ -33,6 +33,11 @@ def layout_scene(model: ir.Model, shapes: Mapping[str, Shape], places: Mapping[s
         },
         outputs=frozenset(value.name or "" for value in model.graph.outputs),
     )
+
+
+def differing_ops(whole: WholeLayout, model: ir.Model, shapes: Mapping[str, Shape]) -> frozenset[str]:
+    """Ops of a whole model of which the layout step makes something else in a model of their tiles and copies."""
+    return whole.differing(layout_scene(model, shapes), whole_names(model))
 
 
 def whole_names(model: ir.Model) -> dict[str, str]:
