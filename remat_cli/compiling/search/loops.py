@@ -52,7 +52,7 @@ from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
+from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
@@ -503,15 +503,18 @@ class Loops:
 
     def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
         """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
-        buffers = {
-            loop_name(self.sized.view.graph.ops[min(region.own)].name): kernel_bytes(
-                self.sized, region, tiling, self._profile
-            )
-            for region, tiling in zip(rung.regions, rung.tilings, strict=True)
+        estimate = LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile)
+        numbers = {
+            loop_name(self.sized.view.graph.ops[min(region.own)].name): number
+            for number, region in enumerate(rung.regions)
             if region.windows is not None
         }
         ops = (
-            msgspec.structs.replace(cost, workspace_bytes=cost.workspace_bytes + buffers.get(cost.name, 0))
+            msgspec.structs.replace(
+                cost, workspace_bytes=estimate.with_hidden(numbers[cost.name], cost.workspace_bytes)
+            )
+            if cost.name in numbers
+            else cost
             for cost in profile.ops
         )
         return msgspec.structs.replace(profile, ops=tuple(ops))

@@ -25,10 +25,8 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
     if not region.length.terms:
         return None
     if region.windows is not None:
-        return SizeBound((region.length,), whole_up_to(sized, region, tiling))  # convolutions do not pack weights
-    specs = (sized.view.ops[op] for op in region.own)
-    weights = (shape for spec in specs for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
-    if any(sum(size > 1 for size in shape or ()) > 1 for shape in weights):
+        return SizeBound((region.length,), whole_up_to(sized, region, tiling))
+    if packs_weights(sized, region):
         return None
     if not region.copies:
         return SizeBound((region.length,), tiling.rows)
@@ -38,6 +36,18 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
     varying = [at for at, dim in enumerate(sized.dims[largest]) if dim.terms]
     most = math.prod(shape[at] for at in varying if at != axis) * tiling.rows
     return SizeBound(tuple(sized.dims[largest][at] for at in varying), most)
+
+
+def packs_weights(sized: SizedView, region: LoopRegion) -> bool:
+    """Whether the runtime may pack weights of a region's ops: not for bodies within bodies, where bits differ then.
+
+    Those of convolutions it does not pack.
+    """
+    if region.windows is not None:
+        return False
+    specs = (sized.view.ops[op] for op in region.own)
+    weights = (shape for spec in specs for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
+    return any(sum(size > 1 for size in shape or ()) > 1 for shape in weights)
 
 
 def shared_by(view: ModelView, region: LoopRegion) -> list[str]:
