@@ -338,12 +338,10 @@ class Loops:
                 return
             finding.look()
             loops = find_loops(finding, least_bytes)
-            taken = frozenset(op for region in loops for op in region.ops)
-            windows = find_windows(finding, least_bytes, taken)
+            windows = find_windows(finding, least_bytes, _ops_of(loops))
             yield RungLadder(loops)
             if windows:
-                others = self._fewer_windows(windows, least_bytes, taken)
-                yield RungLadder([*loops, *windows], ([*loops, *each] for each in others))
+                yield RungLadder([*loops, *windows], self._fewer_windows(loops, windows, least_bytes))
         # along lengths that do not vary, for tensors that are large even at one position of each that does
         names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
@@ -351,10 +349,10 @@ class Loops:
             yield RungLadder(find_loops(finding, least_bytes, fixed=True))
 
     def _fewer_windows(
-        self, found: list[LoopRegion], least_bytes: int, taken: frozenset[int]
+        self, loops: list[LoopRegion], found: list[LoopRegion], least_bytes: int
     ) -> Iterator[list[LoopRegion]]:
-        """Regions in tiles of rows around ops of those found, but for ops whose tiles may have other bits."""
-        barred = set(taken)
+        """The loops, and beside them tiles of rows of those found, but for ops whose tiles may have other bits."""
+        barred = _ops_of(loops)
         for _ in range(MOST_BARRED - 1):
             unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
             more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
@@ -363,7 +361,7 @@ class Loops:
             barred |= more
             found = find_windows(self.sized, least_bytes, barred)
             if found:
-                yield found
+                yield [*loops, *found]
 
     def _rungs_of(self, ladder: RungLadder) -> Iterator[Rung]:
         """The same regions in ever more tiles, as far as these hold less than the whole and are not refused."""
@@ -573,6 +571,10 @@ class LoopCandidate:
         problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
         found = task.plan(trial, problem, task.request.search)
         return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
+
+
+def _ops_of(regions: Sequence[LoopRegion]) -> set[int]:
+    return {op for region in regions for op in region.ops}
 
 
 def _in_steps(rows: int) -> int:
