@@ -57,7 +57,9 @@ def test_regions_of_a_ladder_share_no_op_whenever_they_are_asked_for(monkeypatch
     ladders = list(loops._all_ladders())
     assert len(made) > 2
     for ladder in ladders:
-        loops.__dict__["_refused"] = [Refusal(each, Tiling(1), max(each.ops), {}) for each in ladder.regions if each.ops]
+        loops.__dict__["_refused"] = [
+            Refusal(each, Tiling(1), max(each.ops), {}) for each in ladder.regions if each.ops
+        ]
         for regions in ladder.others:
             assert all(not one.ops & other.ops for one, other in combinations(regions, 2))
             assert regions[0] is ladder.regions[0]
