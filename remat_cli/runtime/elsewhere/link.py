@@ -23,6 +23,7 @@ from typing import IO, Any, Final
 import psutil
 
 from remat_cli.base.errors import ConfigError, RematError
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.present import present
 from remat_cli.base.processes import kill_family
 from remat_cli.runtime.sessions._ort import Advance
@@ -177,7 +178,7 @@ def _started(command: str) -> Iterator[_Line]:
     """The command at work, with `there.py` typed into it; it is ended with the block."""
     words = _words(command)
     script, token = SCRIPT.read_bytes(), secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER, ignore_cleanup_errors=True) as folder:
         stderr = Path(folder) / "stderr"
         with stderr.open("wb") as errors:
             try:
