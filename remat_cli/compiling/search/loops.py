@@ -31,7 +31,6 @@ from remat_cli.compiling.search.split_model import profile_split
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
 from remat_cli.core.values.family import told
@@ -444,7 +443,7 @@ class Loops:
         """What is whole in the loops that hold least, or without any, and why."""
         lowest = self.lowest()
         rung = lowest or Rung((), (), 0, 0)
-        reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
+        reason = what_is_whole(self.estimate(rung))
         if lowest is None:
             return reason
         needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
@@ -505,23 +504,9 @@ class Loops:
     def _proofs(self) -> dict[object, bool]:
         return {}
 
-    def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
-        """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
-        estimate = LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile)
-        numbers = {
-            loop_name(self.sized.view.graph.ops[min(region.own)].name): number
-            for number, region in enumerate(rung.regions)
-            if region.windows is not None
-        }
-        ops = (
-            msgspec.structs.replace(
-                cost, workspace_bytes=estimate.with_hidden(numbers[cost.name], cost.workspace_bytes)
-            )
-            if cost.name in numbers
-            else cost
-            for cost in profile.ops
-        )
-        return msgspec.structs.replace(profile, ops=tuple(ops))
+    def estimate(self, rung: Rung) -> LoopEstimate:
+        """What loops hold and cost, by rule."""
+        return LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile)
 
     def record(self, rung: Rung) -> Splitting:
         """What a plan file says of the loops."""
@@ -571,7 +556,7 @@ class LoopCandidate:
             if prepared is None:
                 return None
             seen = profile_split(prepared, task.whole, task.progress, task.clock.left)
-            profile = loops.with_buffers(seen, self.rung)
+            profile = loops.estimate(self.rung).with_hidden(seen)
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:

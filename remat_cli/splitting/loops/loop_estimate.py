@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph, Op
+from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import make_problem, tensor_ids
 from remat_cli.core.schedule.simulate import baseline
@@ -62,8 +63,23 @@ class LoopEstimate:
         ids = tensor_ids(graph)
         return {graph.tensors[ids[at]].name: graph.tensors[ids[at]].size_bytes for at in alive.values()}
 
-    def with_hidden(self, number: int, seen_bytes: int) -> int:
-        """What a loop of windows may take of which counters saw so much: what kernels take for themselves they hide.
+    def with_hidden(self, profile: Profile) -> Profile:
+        """Costs of written loops; in tiles of windows kernels may take what counters do not see there."""
+        ops = self.sized.view.graph.ops
+        numbers = {
+            loop_name(ops[min(region.own)].name): number
+            for number, region in enumerate(self.regions)
+            if region.windows is not None
+        }
+        most = {name: partial(self._with_hidden, number) for name, number in numbers.items()}
+        costs = (
+            msgspec.structs.replace(cost, workspace_bytes=most.get(cost.name, int)(cost.workspace_bytes))
+            for cost in profile.ops
+        )
+        return msgspec.structs.replace(profile, ops=tuple(costs))
+
+    def _with_hidden(self, number: int, seen_bytes: int) -> int:
+        """What a loop may take of which counters saw so much.
 
         Where most is held while results are joined, no kernel of a tile runs then.
         """
