@@ -53,7 +53,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Errand:
-    """What is to be done elsewhere: see `there.checked`; `original`, `file` and `feeds` are names of files."""
+    """What is to be done elsewhere: see `there.checked`; `original`, `file` and `feeds` are names of files.
+
+    `session` are options of sessions that are not the runtime's own.
+    """
 
     files: tuple[Sent, ...]
     original: str
@@ -61,6 +64,7 @@ class Errand:
     feeds: tuple[str, ...]
     watches: bool
     keeps: bool = False
+    session: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass
@@ -153,6 +157,7 @@ def see_elsewhere(
             "watches": errand.watches,
             "keeps": errand.keeps,
             "exact": exact,
+            "session": dict(errand.session),
         }
         text = json.dumps(job).encode()
         line.send(b"%d\n%s" % (len(text), text))
