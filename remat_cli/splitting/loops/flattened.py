@@ -87,7 +87,7 @@ def without_flattening(
             more[old.name or ""] = more.pop(result.name or "")
             result.name, old.name, result.type, result.shape = old.name, result.name, old.type, old.shape
         old.replace_all_uses_with(result, replace_graph_outputs=True)
-    drop_unread(new.graph)
+    drop_unread(new.graph, model.graph)
     return Partable(new, more, made)
 
 

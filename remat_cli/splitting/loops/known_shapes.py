@@ -43,7 +43,7 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], fami
             name = f"{PREFIX}{'_'.join(map(str, shape))}"
             node.replace_input_with(1, weight_in(plain.graph, name, np.array(shape, np.int64)))
             node.attributes.pop(ALLOWS_ZERO, None)
-    drop_unread(plain.graph)
+    drop_unread(plain.graph, model.graph)
     return plain
 
 

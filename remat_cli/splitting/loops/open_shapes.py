@@ -63,7 +63,7 @@ def with_open_shapes(
             name = f"{OPEN_SHAPES}{node.name}"
             node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
             node.attributes.pop(ALLOWS_ZERO, None)
-    drop_unread(new.graph)
+    drop_unread(new.graph, model.graph)
     added = of_sizes(node for node in new.graph if node not in nodes)
     new.graph.sort()
     return Partable(new, *added)
