@@ -45,9 +45,10 @@ def drop_unread(graph: ir.Graph, before: ir.Graph) -> None:
 
     What nothing read before stays: the runtime runs it too, and does not fuse what such an op reads.
     """
-    kept, idle = set(graph.outputs), {node.name for node in before if _is_idle(node, set(before.outputs))}
+    kept, read = set(graph.outputs), set(before.outputs)
+    idle = {value.name for node in before if _is_idle(node, read) for value in node.outputs}
     for node in reversed(graph):
-        if _is_idle(node, kept) and node.name not in idle:
+        if _is_idle(node, kept) and idle.isdisjoint(value.name for value in node.outputs):
             graph.remove(node, safe=True)
 
 
