@@ -156,7 +156,7 @@ def test_slices_of_other_forms():
     assert refused_axes(short, 2) == []
     unknown = OneOp("Slice", (counted(7, 6), integers(2), integers(6)))
     assert refused_axes(unknown, 2) == [0]  # what is cut is the first axis alone
-    whole = OneOp("Slice", (counted(7, 6), integers(-9), integers(9), integers(1)))
+    whole = OneOp("Slice", (counted(7, 6), integers(-9), integers(9), integers(1)), weights=(3,))
     assert refused_axes(whole, 2) == []
 
 

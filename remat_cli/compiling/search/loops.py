@@ -39,7 +39,7 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_bounds
-from remat_cli.splitting.loops.batch_regions import find_batches
+from remat_cli.splitting.loops.batch_regions import batches_of, find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.flattened import without_flattening
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
@@ -59,6 +59,7 @@ from remat_cli.splitting.tiles.view import ModelView, view_model
 
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
+SMALL_SHARE = 1 / 64  # of that: shapes of smaller ones are computed as they were
 MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved: those are then built
@@ -203,7 +204,7 @@ class Loops:
         other = Tiling(_in_steps(max(1, int(tiling.rows * multiple))))
         if other.rows >= self._length(region):
             return tiling
-        return tiling if self._refused_size(sized, region, other) is not None else other
+        return tiling if self._other_bits(sized, region, other) is not None else other
 
     @property
     def _family(self) -> SizeFamily:
@@ -224,6 +225,9 @@ class Loops:
         flat = without_flattening(lean, dims, prepared.facts.types, most)
         dims, types = {**dims, **flat.dims}, {**prepared.facts.types, **flat.types}
         picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
+        if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
+            least_bytes *= SMALL_SHARE
+        large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
         opened = with_open_shapes(picked.model, dims, most, large)
         dims, types = {**dims, **picked.dims}, {**types, **picked.types, **opened.types}
         view = self._view(opened.model, types)
@@ -404,15 +408,13 @@ class Loops:
         """Whether the bits of a region's tiles are proved."""
         key = self._kind(region), tiling.rows
         if key not in self._proofs:
-            refused = self._refused_size(self.sized, region, tiling)
+            refused = self._other_bits(self.sized, region, tiling)
             if refused is not None:
                 self._refused.append(Refusal(region, tiling, *refused))
             self._proofs[key] = refused is None
         return self._proofs[key]
 
-    def _refused_size(
-        self, sized: SizedView, region: LoopRegion, tiling: Tiling
-    ) -> tuple[int, Mapping[str, int]] | None:
+    def _other_bits(self, sized: SizedView, region: LoopRegion, tiling: Tiling) -> tuple[int, Mapping[str, int]] | None:
         """An op, and a size, of which some tile of the region may have other bits; None where there is none."""
         if region.windows is not None:
             return window_refusal(sized, region, tiling, self._family)

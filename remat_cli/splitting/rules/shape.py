@@ -5,7 +5,7 @@ from math import lcm, prod
 
 import numpy as np
 
-from remat_cli.splitting.rules.record import REPEATED, REST
+from remat_cli.splitting.rules.record import COPIED, REPEATED, REST
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, of_first
 
 SLICE_AXES, SLICE_STEPS = 3, 4  # inputs of a Slice
@@ -49,7 +49,7 @@ def reorder_from_blocked(op: OpView, slab: Slab) -> Sliced | None:
 def open_axes(op: OpView) -> dict[int, int]:
     """What a shape that was put together to leave lengths open says, by axis, where that is known before the run.
 
-    Other shapes may say nought for an axis that is cut, which would copy the length of a part.
+    Other shapes may say nought for another axis than the one that is read there, whose length it would copy.
     """
     value = op.node.inputs[1]
     maker = None if value is None else value.producer()
@@ -61,7 +61,7 @@ def open_axes(op: OpView) -> dict[int, int]:
 
 def reshape(op: OpView, slab: Slab) -> Sliced | None:
     """Reshape, cut where the axis begins after the same number of elements on both sides."""
-    is_open = open_axes(op).get(slab.axis) == REST
+    is_open = open_axes(op).get(slab.axis) in (REST, COPIED)
     regrouped = _regroup(op.input_shape(0), op.output_shape, slab) if op.weights[1] or is_open else None
     if regrouped is None:
         return None
