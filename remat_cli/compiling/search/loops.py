@@ -52,6 +52,7 @@ from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.short_sizes import short_sizes
+from remat_cli.splitting.loops.taken_branches import with_taken_branches
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
 from remat_cli.splitting.loops.window_regions import find_windows
@@ -202,9 +203,8 @@ class Loops:
     def _other_rows(self, sized: SizedView, region: LoopRegion, tiling: Tiling, multiple: Fraction) -> Tiling:
         """Tiles of a multiple of the rows, or the same where these are not proved to have the same bits."""
         other = Tiling(_in_steps(max(1, int(tiling.rows * multiple))))
-        if other.rows >= self._length(region):
-            return tiling
-        return tiling if self._other_bits(sized, region, other) is not None else other
+        is_tiled = other.rows < self._length(region)
+        return other if is_tiled and self._other_bits(sized, region, other) is None else tiling
 
     @property
     def _family(self) -> SizeFamily:
@@ -218,16 +218,15 @@ class Loops:
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
         reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
         lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
-        lean = with_known_numbers(lean, dims)
-        least_bytes = LEAST_SHARE * self.task.question.baseline.peak
-        large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
+        lean = with_taken_branches(with_known_numbers(lean, dims))
+        least_bytes, tensors = LEAST_SHARE * self.task.question.baseline.peak, prepared.graph.tensors
+        large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes}
         most = prepared.conditions.dims
         flat = without_flattening(lean, dims, prepared.facts.types, most)
         dims, types = {**dims, **flat.dims}, {**prepared.facts.types, **flat.types}
         picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
-            least_bytes *= SMALL_SHARE
-        large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
+            large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
         opened = with_open_shapes(picked.model, dims, most, large)
         dims, types = {**dims, **picked.dims}, {**types, **picked.types, **opened.types}
         view = self._view(opened.model, types)
@@ -444,8 +443,7 @@ class Loops:
 
     def _largest_held(self) -> str | None:
         """What is whole in the loops that hold least, or without any, and why."""
-        lowest = self.lowest()
-        rung = lowest or Rung((), (), 0, 0)
+        rung = (lowest := self.lowest()) or Rung((), (), 0, 0)
         reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
         if lowest is None:
             return reason
