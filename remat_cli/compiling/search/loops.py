@@ -31,7 +31,6 @@ from remat_cli.compiling.search.split_model import profile_split
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
 from remat_cli.core.values.family import told
@@ -54,7 +53,7 @@ from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.short_sizes import short_sizes
 from remat_cli.splitting.loops.taken_branches import with_taken_branches
 from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
+from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
@@ -443,8 +442,9 @@ class Loops:
 
     def _largest_held(self) -> str | None:
         """What is whole in the loops that hold least, or without any, and why."""
-        rung = (lowest := self.lowest()) or Rung((), (), 0, 0)
-        reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
+        lowest = self.lowest()
+        rung = lowest or Rung((), (), 0, 0)
+        reason = what_is_whole(self.estimate(rung))
         if lowest is None:
             return reason
         needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
@@ -505,20 +505,9 @@ class Loops:
     def _proofs(self) -> dict[object, bool]:
         return {}
 
-    def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
-        """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
-        buffers = {
-            loop_name(self.sized.view.graph.ops[min(region.own)].name): kernel_bytes(
-                self.sized, region, tiling, self._profile
-            )
-            for region, tiling in zip(rung.regions, rung.tilings, strict=True)
-            if region.windows is not None
-        }
-        ops = (
-            msgspec.structs.replace(cost, workspace_bytes=cost.workspace_bytes + buffers.get(cost.name, 0))
-            for cost in profile.ops
-        )
-        return msgspec.structs.replace(profile, ops=tuple(ops))
+    def estimate(self, rung: Rung) -> LoopEstimate:
+        """What loops hold and cost, by rule."""
+        return LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile)
 
     def record(self, rung: Rung) -> Splitting:
         """What a plan file says of the loops."""
@@ -568,7 +557,7 @@ class LoopCandidate:
             if prepared is None:
                 return None
             seen = profile_split(prepared, task.whole, task.progress, task.clock.left)
-            profile = loops.with_buffers(seen, self.rung)
+            profile = loops.estimate(self.rung).with_hidden(seen)
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:

@@ -19,6 +19,13 @@ BODY_OPS = {"If": 1, "Loop": 1, "Scan": 9}
 """Ops that run graphs of their own, and the operator set from which on they only came to take more."""
 BOUNDS_SINCE = 10
 """The operator set in which the bounds of a Slice became inputs."""
+NUMBER_KINDS = {
+    onnx.defs.OpSchema.AttrType.INT: ir.AttributeType.INT,
+    onnx.defs.OpSchema.AttrType.INTS: ir.AttributeType.INTS,
+    onnx.defs.OpSchema.AttrType.FLOAT: ir.AttributeType.FLOAT,
+    onnx.defs.OpSchema.AttrType.FLOATS: ir.AttributeType.FLOATS,
+}
+"""Attributes that became inputs are of these."""
 NUMBERS_SINCE = 11
 """The operator set in which what ops clip to, or pad by, became inputs, and a Resize says how it finds its places."""
 MADE_INPUTS: Mapping[int, Mapping[str, tuple[str, ...]]] = {
@@ -216,7 +223,7 @@ def _had_these_places(node: ir.Node, version: int) -> bool:
 
 def _give_attribute(node: ir.Node, name: str, numbers: np.ndarray, schema: onnx.defs.OpSchema) -> None:
     """Give a node what became an input as the attribute that it was."""
-    kind = ir.AttributeType(int(schema.attributes[name].type))
+    kind = NUMBER_KINDS[schema.attributes[name].type]
     is_list = kind in (ir.AttributeType.INTS, ir.AttributeType.FLOATS)
     value = numbers.tolist() if is_list else numbers.reshape(-1)[0].item()
     node.attributes[name] = ir.Attr(name, kind, value)

@@ -30,9 +30,7 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
         return None
     if region.windows is not None:
         return _as_large(sized, region, whole_up_to(sized, region, tiling))
-    kept = (sized.view.ops[op] for op in region.own if not sized.view.rules[op].has_windows)  # these pack no weights
-    weights = (shape for spec in kept for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
-    if any(sum(size > 1 for size in shape or ()) > 1 for shape in weights):
+    if packs_weights(sized, region):
         return None
     rules = [sized.view.rules[op] for op in region.own]
     minds_size = any(rule.has_windows or rule.elements is ElementKind.PACKETS for rule in rules)
@@ -59,6 +57,19 @@ def _as_large(sized: SizedView, region: LoopRegion, rows: int) -> SizeBound:
             return SizeBound((region.length,), rows)
     factors = (*(dims[at] for at in others), region.length)
     return SizeBound(factors, math.prod(shape[at] for at in others) * rows)
+
+
+def packs_weights(sized: SizedView, region: LoopRegion) -> bool:
+    """Whether the runtime may pack weights of a region's ops: not for bodies within bodies, where bits differ then.
+
+    Those of convolutions it does not pack.
+    """
+    if region.windows is not None:
+        return False
+    view = sized.view
+    specs = (view.ops[op] for op in region.own if not view.rules[op].has_windows)
+    weights = (shape for spec in specs for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
+    return any(sum(size > 1 for size in shape or ()) > 1 for shape in weights)
 
 
 def shared_by(view: ModelView, region: LoopRegion) -> list[str]:
