@@ -22,6 +22,7 @@ EXITS = {
     5: "compiled, a promise broken",
 }
 CLASSES = {
+    "what was written took more than it promised, and was not delivered": "^NOT KEPT",
     "an op computes from all of it (mean of a picture, recurrence)": r"\((InstanceNorm\w*|LSTM|GRU|RNN)\)",
     "tiles would have other bits": "may have other bits|proved to have the same bits",
     "loops join, or hold, too much at once": "even in loops|it is a model output",
