@@ -181,12 +181,10 @@ def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
 
 def _slice_axes(op: OpView) -> Shape | None:
     """The axes that a Slice cuts; None where they are not known before the run."""
-    rank = len(op.input_shape(0))
+    rank, axes = len(op.input_shape(0)), _integers_of(op, SLICE_AXES) if op.has_input(SLICE_AXES) else None
     if len(op.inputs) == 1:
         axes = op.integers("axes") or tuple(range(len(op.integers("starts"))))
-    elif op.has_input(SLICE_AXES):
-        axes = _integers_of(op, SLICE_AXES)
-    else:
+    elif not op.has_input(SLICE_AXES):
         (count,) = op.input_shape(1)
         axes = tuple(range(count))
     return None if axes is None else tuple(axis % rank for axis in axes)
