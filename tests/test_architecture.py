@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.solvers import SOLVERS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "remat_cli"
@@ -146,6 +147,12 @@ def constants_set_by(item: ast.stmt) -> list[str]:
     """Names that a statement at the top of a file sets; an `_` is no constant."""
     targets = item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
     return [target.id for target in targets if isinstance(target, ast.Name) and target.id != "_"]
+
+
+def test_temporary_files_are_named_as_ours_in_one_place():
+    """Messages and people know what a killed process left by how it is called."""
+    by_hand = [str(path) for path in FILES if re.search(rf"prefix=f?[\"']{WORK_FOLDER}", path.read_text())]
+    assert by_hand == [str(PACKAGE / "runtime" / "elsewhere" / "there.py")], "a program that imports nothing of ours"
 
 
 def test_files_own_one_thing():

@@ -19,7 +19,7 @@ INLINE_LIMIT_BYTES = 3 * 2**29
 """1.5 GiB: weights above this go to a file beside the model, since protobuf cannot hold 2 GiB."""
 
 WORK_FOLDER = "remat_"
-"""How the names of our folders for temporary files begin."""
+"""How the names of our temporary files and of folders for them begin, in what is left of a killed process too."""
 
 
 def atomic_write(path: Path, data: bytes) -> None:

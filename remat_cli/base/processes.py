@@ -26,6 +26,7 @@ from typing import IO, Any, Generic, TypeAlias, TypeVar
 import psutil
 
 from remat_cli.base.errors import RematError
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.garbage import rare_collection
 
 
@@ -253,7 +254,7 @@ def started(
     silence_seconds: float | None = None,
 ) -> Iterator[Worker[Answer]]:
     """Start `function(job, tell)`, a function of a module, and end its process with the block, however that ends."""
-    with tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER, ignore_cleanup_errors=True) as name:
         process, pipe = start(function, job, Path(name))
         worker: Worker[Answer] = Worker(process, Path(name), silence_seconds=silence_seconds)
         reader = threading.Thread(target=worker.read, args=(pipe,), daemon=True)

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from remat_cli.base.files import WORK_FOLDER
+
 PATIENCE_SECONDS = 5.0
 """What Python code has to unwind, or a native call to return, before the process is ended as it is."""
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -38,7 +40,7 @@ def orderly_end(*, is_last: bool = False) -> Iterator[None]:
     restore: Callable[[bool], None] | None = None
     try:
         with _held_back():
-            folder = tempfile.mkdtemp(prefix="remat_")
+            folder = tempfile.mkdtemp(prefix=WORK_FOLDER)
             restore = _handle(folder)
             tempfile.tempdir = folder
         yield  # inside the `try`, as is the end of what holds signals back: those that wait arrive there

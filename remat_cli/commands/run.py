@@ -13,7 +13,7 @@ import numpy as np
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError, RuntimeFailure
-from remat_cli.base.files import atomic_path, atomic_write, check_target
+from remat_cli.base.files import WORK_FOLDER, atomic_path, atomic_write, check_target
 from remat_cli.base.named import named
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.program import input_specs, make_program
@@ -50,7 +50,9 @@ class LoadedPlan:
     def __init__(self, path: Path) -> None:
         """Open every session of a plan."""
         with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True)))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix=WORK_FOLDER, ignore_cleanup_errors=True))
+            )
             plan = read_plan(path)
             self._runner: PlanRunner | PagedRunner = open_runner(make_program(plan, path, folder))
             stack.callback(self._runner.close)
@@ -109,7 +111,7 @@ def run_plan(path: Path, options: RunOptions, settings: Settings, progress: Prog
     _check_targets(read, path, options, settings)
     if options.is_capped:
         way(read.kind).refuse_cap(path)
-    with tempfile.TemporaryDirectory(prefix="remat_", dir=settings.work_dir) as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER, dir=settings.work_dir) as folder:
         program = make_program(read, path, Path(folder))
         check_devices(program)
         model = find_file(read.output, path, "model")

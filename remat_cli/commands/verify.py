@@ -23,7 +23,6 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.runs_on import RunsOn
-from remat_cli.core.values.session import session_of
 from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.compile import VerifyReport
@@ -263,8 +262,7 @@ def _file_report(
     """What a file keeps of what it says of itself."""
     settings, progress = how
     pair, runs_on = read_pair(file, original, conditions, work), runs_on_at(file)
-    asked = session_of(() if runs_on is None else runs_on.session)
-    found = verify_file(pair, msgspec.structs.replace(conditions, session=asked), settings.checks, progress)
+    found = verify_file(pair, conditions, settings.checks, progress)
     return FileReport(
         model=str(file),
         source=str(original),
@@ -282,7 +280,7 @@ def _warnings(file: Path, runs_on: RunsOn | None, not_kept: Iterable[str]) -> tu
 
 def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
     """The conditions under which the plan's model was prepared."""
-    request = plan.request
+    request, runs_on = plan.request, plan.runs_on
     return msgspec.structs.replace(
         conditions,
         devices=way(plan.kind).devices(plan),
@@ -290,7 +288,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         target=request.target,
         plain=request.plain,
         session=request.session,
-        intra_op_threads=plan.profile.provenance.intra_op_threads,
+        intra_op_threads=plan.profile.provenance.intra_op_threads or (0 if runs_on is None else runs_on.threads),
         dims=request.dims,
         family=request.family,
         input_shapes=request.input_shapes,

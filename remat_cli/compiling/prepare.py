@@ -12,6 +12,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.processes import available_cores, has_glibc, memory_limited, spare_memory_bytes
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
@@ -168,7 +169,7 @@ def work_folder(model: Path, kept: Path | None, memory_bytes: int | None = None)
         stack.enter_context(files_named_after(model))
         stack.enter_context(memory_limited(memory_bytes))
         if kept is None:
-            yield Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remat_")))
+            yield Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=WORK_FOLDER)))
         else:
             kept.mkdir(parents=True, exist_ok=True)
             yield kept

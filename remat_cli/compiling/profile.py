@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.facts import RUNS, WARMUPS, ModelFacts, cache_scope, known_facts
 from remat_cli.compiling.learn import believe
@@ -201,6 +202,6 @@ def measured_once(key: str, scope: CacheScope, conditions: Conditions, measure: 
     """A cost in nanoseconds that is no op's, from the cache if it is known; `measure` may write models to a folder."""
     with ProfileCache(conditions.cache_dir) as cache:
         if key not in cache.op_costs(scope, [key]):
-            with tempfile.TemporaryDirectory(prefix="remat_call_") as folder:
+            with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}call_") as folder:
                 cache.store_ops(scope, {key: OpCost(key, measure(Path(folder)))})
         return cache.op_costs(scope, [key])[key].time_ns

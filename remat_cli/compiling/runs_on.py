@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import ModelError
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.processor import block_here
@@ -64,7 +65,7 @@ def refuse_other_processors(read: PlanFile) -> None:
     made = read.runs_on
     if made is None or made.layout_block is None:
         return
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER) as folder:
         found = block_here(Path(folder))
     if found != made.layout_block:
         raise ModelError(

@@ -22,9 +22,13 @@ ROUNDS = 2
 
 
 class BodyRules(msgspec.Struct, frozen=True, kw_only=True):
-    """`copies_results` are ops that copy what the last round of their body made: both are there at the end."""
+    """`copies_results` are ops that copy what the last round of their body made: both are there at the end.
+
+    Sequences they only pass on. `lists` are ops that put a copy of a tensor in a sequence, beside what is there.
+    """
 
     copies_results: frozenset[str]
+    lists: frozenset[str]
 
     def end_bytes(self, op_type: str, last_bytes: int, results_bytes: int) -> int:
         """What is in use when the results of an op are there, and `last_bytes` were when its last kernel ended."""
@@ -35,7 +39,7 @@ class BodyKernel(msgspec.Struct, frozen=True):
     """A kernel that ran in a body: bytes in use before and after it, bytes of its results, its workspace.
 
     `has_body`: it is an op whose own kernels have been told before it; `copies`: its results are copies of what these
-    made.
+    made; `lists`: what it makes is a part of a sequence.
     """
 
     name: str
@@ -45,6 +49,7 @@ class BodyKernel(msgspec.Struct, frozen=True):
     workspace_bytes: int = 0
     has_body: bool = False
     copies: bool = False
+    lists: bool = False
 
 
 class KernelWiring(msgspec.Struct, frozen=True):
@@ -87,21 +92,26 @@ def body_requests(op: BodyKernel, kernels: Sequence[BodyKernel], wiring: Mapping
 
 @dataclass(eq=False)
 class _Buffer:
-    """Memory that is held in a body, and the values that lie in it."""
+    """Memory that is held in a body, and the values that lie in it; `is_part`: of a sequence that is still read."""
 
     bytes: int
     values: set[int] = field(default_factory=set)
+    is_part: bool = False
 
 
 @dataclass
 class _Body:
-    """Follows kernels of a body: who holds what. `events` are buffers that were taken (True) or given back."""
+    """Follows kernels of a body: who holds what. `events` are buffers that were taken (True) or given back.
+
+    `parts` are the buffers of each sequence.
+    """
 
     in_use_bytes: int
     held: list[_Buffer] = field(default_factory=list)
     place: dict[int, _Buffer] = field(default_factory=dict)
     dead: set[int] = field(default_factory=set)
     events: list[tuple[_Buffer, bool]] = field(default_factory=list)
+    parts: dict[int, list[_Buffer]] = field(default_factory=dict)
 
     def run(self, kernel: BodyKernel, known: KernelWiring) -> None:
         """Follow a kernel: results that do not add to what is in use lie in what it reads."""
@@ -116,10 +126,13 @@ class _Body:
                 self._bind(value, self._read_buffer(known, size_bytes))
         if left_bytes > 0:
             self._take(left_bytes)
+            if kernel.lists:
+                self.held[-1].is_part = True
+                self.parts.setdefault(known.makes[0], []).append(self.held[-1])
         if kernel.workspace_bytes:
             workspace = _Buffer(kernel.workspace_bytes)
             self.events += [(workspace, True), (workspace, False)]
-        self.dead.update(known.dies)
+        self._die(known)
 
     def pass_on(self, kernel: BodyKernel, known: KernelWiring) -> None:
         """Follow an op when its body has run: its results are what the body made, or copies that come now."""
@@ -133,7 +146,17 @@ class _Body:
             made = [self.place[each] for each in candidates if each in self.place and self.place[each] in self.held]
             self._bind(value, max(made, key=self.held.index, default=None))
             self.dead.update(candidates)
+        for value, candidates in zip(known.makes, known.passes, strict=False):
+            for listed in self.parts.keys() & candidates:
+                self.parts[value] = self.parts.pop(listed)
+        self._die(known)
+
+    def _die(self, known: KernelWiring) -> None:
+        """Values that nothing reads any more, and with a sequence its parts."""
         self.dead.update(known.dies)
+        for value in self.parts.keys() & set(known.dies):
+            for part in self.parts.pop(value):
+                part.is_part, part.values = False, {value}
 
     def settle(self, in_use_bytes: int) -> None:
         """Take or give back what explains that so much is in use now."""
@@ -141,7 +164,7 @@ class _Body:
         if excess_bytes < 0:
             self._take(-excess_bytes)
         # What dies with a kernel goes before what a round leaves to the next; small mistakes stay with what is small.
-        largest_first = sorted(self.held, key=lambda buffer: -buffer.bytes)
+        largest_first = sorted((each for each in self.held if not each.is_part), key=lambda buffer: -buffer.bytes)
         largest_first.sort(key=lambda buffer: not self._is_read(buffer))
         dead = [buffer for buffer in largest_first if self._is_dead(buffer)]
         exact = [buffer for buffer in largest_first if buffer.bytes == excess_bytes - sum(each.bytes for each in dead)]

@@ -93,7 +93,7 @@ RULES_1_31: Final = Rules(
         turned=frozenset({"Softmax", "LogSoftmax"}),
         selected=frozenset({"Where"}),
     ),
-    bodies=BodyRules(copies_results=frozenset({"Loop"})),
+    bodies=BodyRules(copies_results=frozenset({"Loop"}), lists=frozenset({"SequenceInsert"})),
     packing=PackingRules(
         arena_limit_bytes=127,
         kernels=PACKING,

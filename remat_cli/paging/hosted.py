@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.platform import Platform
 from remat_cli.core.paging.paged_plan import image_bytes
@@ -38,7 +39,7 @@ def hosted_weights(platform: Platform, model: Any, conditions: Conditions, progr
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.link(key, (CPU, CPU))
         if known is None:
-            with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+            with tempfile.TemporaryDirectory(prefix=WORK_FOLDER) as folder:
                 models = [(Path(folder) / f"{rows}.onnx", (rows, columns)) for rows, columns in PROBES]
                 for path, shape in models:
                     write_product(path, *shape, PROBE_WEIGHT)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
+from remat_cli.base.files import WORK_FOLDER
+
 KERNEL_FOLDER: Final = Path(__file__).resolve().parents[1] / "solvers" / "search" / "__pycache__"
 """Where numba keeps compiled kernels by itself, if it can: beside their source."""
 NUMBA_FOLDER: Final = "NUMBA_CACHE_DIR"
@@ -71,6 +73,6 @@ def may_write(folder: Path) -> bool:
 @functools.cache
 def _made_in(parent: str) -> Path:
     """A new folder, the same for all of this process, which is removed when it ends."""
-    folder = tempfile.mkdtemp(prefix="remat_cache_", dir=parent)
+    folder = tempfile.mkdtemp(prefix=f"{WORK_FOLDER}cache_", dir=parent)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.processes import available_cores
 from remat_cli.cli import main
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.runtime.elsewhere import there
 
 ROWS, COLUMNS, LESS = 256, 2048, 16
 
@@ -56,3 +59,20 @@ def test_a_file_says_with_how_many_threads_it_has_the_bits(
     found = RunsOn.from_metadata(entries)
     assert found is not None
     assert found.threads == told
+    # verified here and by any command in sessions with so many
+    assert found.asked_session.threads == told
+    there_options = there.new_options(there.session_of(str(out)))
+    assert there_options.intra_op_num_threads == told
+    for words in ([], ["--on", sys.executable]):
+        assert main(["verify", str(out), "--original", str(path), "--verify", "fast", *words]) == 0
+
+
+def test_sessions_elsewhere_are_opened_as_a_file_says() -> None:
+    asked = {"threads": 3, "arena": False, "pattern": False, "optimisation": "basic", "mode": "parallel"}
+    options, exact = there.new_options(asked), there.new_options(asked, there.EXACT)
+    assert (options.intra_op_num_threads, exact.intra_op_num_threads) == (3, 3)
+    assert not options.enable_cpu_mem_arena
+    assert not options.enable_mem_pattern
+    assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    assert exact.graph_optimization_level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL

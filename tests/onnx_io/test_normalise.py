@@ -9,7 +9,13 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from remat_cli.onnx_io.read.normalise import drop_unread_states, fresh_name, lift_body_weights, names_of_bodies
+from remat_cli.onnx_io.read.normalise import (
+    drop_unread_states,
+    fresh_name,
+    idle_casts_pass_on,
+    lift_body_weights,
+    names_of_bodies,
+)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 100])
@@ -116,3 +122,20 @@ def test_states_that_nothing_reads_are_left_out(reads: tuple[str, ...]) -> None:
     lean = ort.InferenceSession(ir.to_proto(model).SerializeToString())
     for one, other in zip(whole.run(None, feeds), lean.run(None, feeds), strict=True):
         assert one.tobytes() == other.tobytes()
+
+
+def test_casts_to_the_type_they_read_pass_on():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["untold"]),
+        helper.make_node("Cast", ["untold"], ["same"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Cast", ["x"], ["whole"], to=onnx.TensorProto.INT64),
+    ]
+    floats = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    outputs = [
+        helper.make_tensor_value_info("same", onnx.TensorProto.FLOAT, [2]),
+        helper.make_tensor_value_info("whole", onnx.TensorProto.INT64, [2]),
+    ]
+    model = ir.from_proto(helper.make_model(helper.make_graph(nodes, "casts", [floats], outputs)))
+    idle_casts_pass_on(model)
+    assert [node.op_type for node in model.graph] == ["Relu", "Identity", "Cast"]
+    onnx.checker.check_model(ir.to_proto(model))

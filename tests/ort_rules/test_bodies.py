@@ -54,6 +54,18 @@ def test_results_that_a_loop_copies_are_there_beside_what_its_rounds_made():
     assert asked(kernel("loop", 0, 6, 6, copies=True), kernels, wiring) == [4, 6, 6, -1, -1]
 
 
+def test_parts_of_a_sequence_are_held_until_it_is_joined():
+    wiring = {
+        "make": KernelWiring((), (1,), (1,), is_first=True),
+        "insert": KernelWiring((0, 1), (2,), (1,)),
+        "loop": KernelWiring((), (3,), (), passes=((2,),)),
+        "join": KernelWiring((3,), (4,), (3,)),
+    }
+    rounds = [[kernel("make", at, at + 4, 4), kernel("insert", at + 4, at + 8, lists=True)] for at in (0, 4)]
+    kernels = [*rounds[0], *rounds[1], kernel("loop", 0, 8, copies=True, has_body=True), kernel("join", 8, 16, 8)]
+    assert asked(kernel("if", 0, 8, 8), kernels, wiring) == [4, 4, -1, 4, 4, -2, 8, -1, -1]
+
+
 def test_what_a_branch_in_a_body_made_is_what_its_op_gives():
     wiring = {
         "inner": KernelWiring((), (1,), ()),

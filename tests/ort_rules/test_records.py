@@ -271,6 +271,35 @@ def _copies_results(path: Path, kind: str) -> bool:
     return event.peak_bytes >= event.nested_bytes + MIB
 
 
+def parts_of_sequences(path: Path) -> tuple[object, object]:
+    """A loop that puts its results in a sequence holds copies of them all, and takes no more when it ends."""
+    kind, rounds, size = helper.make_tensor_sequence_value_info, 5, 4 * 512 * 512
+    body = helper.make_graph(
+        [
+            helper.make_node("Neg", ["x"], ["m"], name="m"),
+            helper.make_node("SequenceInsert", ["s", "m"], ["t"], name="t"),
+            helper.make_node("Identity", ["go"], ["on"], name="on"),
+        ],
+        "body",
+        [value("i", TensorProto.INT64, ()), value("go", TensorProto.BOOL, ()), kind("s", FLOAT, None)],
+        [value("on", TensorProto.BOOL, ()), kind("t", FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("SequenceEmpty", [], ["none"], name="none"),
+        helper.make_node("Loop", ["n", "", "none"], ["list"], name="loop", body=body),
+        helper.make_node("ConcatFromSequence", ["list"], ["y"], name="joined", axis=0),
+    ]
+    weights = [weight("n", np.array(rounds, np.int64))]
+    model = save_model(path / "lists.onnx", nodes, [value("x", FLOAT, (512, 512))], untyped("y"), weights)
+    with profiled_session(model, EXACT) as (session, runs):
+        run_session(session, FED)
+    _, loop, joined = runs[0].events
+    held = [kernel.end_bytes - kernel.begin_bytes for kernel in loop.kernels if kernel.lists]
+    is_so = held == [size] * rounds and loop.growth_bytes == rounds * size and joined.growth_bytes == rounds * size
+    is_so = is_so and loop.peak_bytes < loop.in_use_bytes + 2 * size
+    return set(RULES.bodies.lists), {"SequenceInsert"} if is_so else set()
+
+
 def loaded(path: Path, file: LoadedWeight, product: Path, *, is_peak: bool) -> tuple[object, object]:
     """What a fresh process holds that loads one product, to the MiB, by forecast and measured."""
     forecast = load_forecast([file], LoadedFile(1), RULES.loading)
@@ -338,6 +367,7 @@ CASES: dict[str, Case] = {
     "order: default": order_of_default_sessions,
     "order: priority-based": order_of_exact_sessions,
     "bodies.copies_results": results_of_bodies,
+    "bodies.lists": parts_of_sequences,
     "loading": loading_a_weight_of_the_model_file,
     "loading.reads_saved": loading_saved_copies,
     "loading.branch_copies": loading_a_weight_of_a_branch,

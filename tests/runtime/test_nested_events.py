@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remat_cli.core.schedule.graph import TensorType
 from remat_cli.runtime.measure.profilers import workspace_bytes
 from remat_cli.runtime.measure.turns import op_at_peak
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, without_nested
@@ -10,10 +11,19 @@ MIB = 2**20
 
 
 def event(
-    name: str, start_us: int, requested: int, in_use: int, peak: int, *, grown: int = 0, op_type: str = ""
+    name: str,
+    start_us: int,
+    requested: int,
+    in_use: int,
+    peak: int,
+    *,
+    grown: int = 0,
+    told: int = 0,
+    op_type: str = "",
 ) -> ProfileEvent:
     sizes = (size * MIB for size in (requested, grown, in_use, peak, peak))
-    return ProfileEvent(name, op_type, start_us, 1, *sizes, ())
+    types = (TensorType("float", (told * MIB // 4,)),) if told else ()
+    return ProfileEvent(name, op_type, start_us, 1, *sizes, types)
 
 
 def run(*events: ProfileEvent) -> ProfiledRun:
@@ -50,9 +60,16 @@ def test_loops_in_branches_count_for_the_branch():
 def test_results_of_a_loop_are_there_beside_what_its_last_round_made():
     """20 in use when the last kernel ends, and 8 of results that are copies of some of it."""
     inner = [event("add", 30, 18, 18, 18), event("mul", 40, 20, 20, 20)]
-    seen = run(event("a", 0, 10, 10, 10), *inner, event("loop", 20, 18, 18, 28, grown=8, op_type="Loop"))
+    seen = run(event("a", 0, 10, 10, 10), *inner, event("loop", 20, 18, 18, 28, grown=8, told=8, op_type="Loop"))
     assert op_at_peak(seen) == ("loop", (28 - 18) * MIB)
     assert workspace_bytes(seen.events, {})["loop"] == (28 - 18) * MIB
+
+
+def test_sequences_are_passed_on():
+    """Of a sequence no type is told; what a loop grew by is what its rounds put there."""
+    inner = [event("mul", 30, 18, 18, 19), event("insert", 40, 18, 18, 19)]
+    seen = run(event("a", 0, 10, 10, 10), *inner, event("loop", 20, 18, 18, 20, grown=8, op_type="Loop"))
+    assert seen.events[-1].nested_full_bytes == 19 * MIB
 
 
 def test_results_of_a_branch_are_what_its_kernels_made():

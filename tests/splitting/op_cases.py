@@ -15,7 +15,7 @@ from tests.splitting.sliced_op import Array, OneOp, block_size
 
 BY_ELEMENT = (
     *(rules_pointwise.elementwise, rules_pointwise.first_input, rules_pointwise.transcendental),
-    *(rules_pointwise.by_packets, rules_pointwise.by_shares),
+    rules_pointwise.by_packets,
 )
 NEWEST_OPSET = 26  # that the runtime takes
 SIZES = (2, 64, 48, 32)  # long enough for functions that are computed in packets

@@ -61,7 +61,7 @@ def check_slices(op: OneOp, axis: int, slabs: Iterable[Slab] | None = None, thre
     """
     whole = run(op, threads)
     shape = next(output.shape for output in whole if output is not None)
-    view = view_of(op, whole)
+    view = replace(view_of(op, whole), own_threads=threads)
     asked = slabs_along(axis, shape[axis]) if slabs is None else tuple(slabs)
     found = [(slab, slice_op(view, slab)) for slab in asked]
     exact = [(slab, sliced) for slab, sliced in found if sliced is not None]
@@ -76,7 +76,7 @@ def check_close(op: OneOp, axis: int, slabs: Iterable[Slab] | None = None, threa
     """
     whole = run(op, threads)
     extent = next(output.shape for output in whole if output is not None)[axis]
-    view = replace(view_of(op, whole), may_reassociate=True)
+    view = replace(view_of(op, whole), may_reassociate=True, own_threads=threads)
     found = [(slab, slice_op(view, slab)) for slab in (slabs_along(axis, extent) if slabs is None else slabs)]
     accepted = [(slab, sliced) for slab, sliced in found if sliced is not None]
     compare(op, whole, accepted, threads, assert_close)

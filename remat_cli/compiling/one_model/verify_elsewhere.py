@@ -67,6 +67,7 @@ def verify_elsewhere(
             tuple(f"feeds/{path.name}" for path in feeds),
             watches=checks.mode != "fast",
             keeps=places.keeps_files,
+            session=msgspec.structs.asdict(pair.session),
         )
         return tuple(_verified_on(pair, command, errand, run_seconds, progress) for command in places.commands)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ModelError
 from remat_cli.base.progress import Progress
@@ -15,8 +17,9 @@ from remat_cli.compiling.prepare import asked_settings
 from remat_cli.compiling.process.resident import RUNS, THOROUGH_RUNS, worst_of
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
+from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.verification import Checks
-from remat_cli.onnx_io.read.compiled import CompiledFile, check_same_interface, read_compiled
+from remat_cli.onnx_io.read.compiled import CompiledFile, check_same_interface, read_compiled, runs_on_at
 from remat_cli.onnx_io.read.interface import inputs_of, weight_uses
 from remat_cli.onnx_io.read.load import DimBindings, SourceModel, load, state_beside
 from remat_cli.onnx_io.read.seeds import give_seeds, seeded_copy
@@ -61,6 +64,7 @@ class FilePair:
     """A compiled file and the original, as read; `feeds` and others that outputs are compared on; has seeds: see there.
 
     Those that are run are `run_file` and `run_original`: the same, or copies in which random ops have equal seeds.
+    `session` is how the file says that it must be opened.
     """
 
     file: CompiledFile
@@ -68,6 +72,7 @@ class FilePair:
     feeds: tuple[Mapping[str, Any], ...]
     run_file: Path
     run_original: Path
+    session: AskedSession
 
     @property
     def has_seeds(self) -> bool:
@@ -93,7 +98,9 @@ def read_pair(file: Path, original: Path, conditions: Conditions, work: Path) ->
     told, state = told_inputs(theirs.ir), state_beside(theirs.ir, original)
     seeds = (conditions.seed,) if conditions.inputs else (conditions.seed, conditions.seed + 1)
     feeds = tuple(feeds_of(specs, state, conditions.inputs, seed, told) for seed in seeds)
-    pair = FilePair(ours, theirs, feeds, file, original)
+    runs_on = runs_on_at(file)
+    session = AskedSession() if runs_on is None else runs_on.asked_session
+    pair = FilePair(ours, theirs, feeds, file, original, session)
     if not give_seeds(theirs.ir):
         return pair
     copies = (
@@ -110,6 +117,8 @@ def verify_file(pair: FilePair, conditions: Conditions, checks: Checks, progress
         RuntimeFailure: the runtime refuses or fails to run one of them.
     """
     progress.stage(stages.VERIFYING)
+    threads = conditions.intra_op_threads or pair.session.threads
+    conditions = msgspec.structs.replace(conditions, session=pair.session, intra_op_threads=threads)
     settings = asked_settings(conditions)
     paths = (pair.run_original.resolve(), pair.run_file.resolve())
     feeds = tuple(pack_all(group) for group in (pair.feeds[:1] if checks.mode == "fast" else pair.feeds))
@@ -173,7 +182,7 @@ def file_verification(
         is_left=file.is_left and not file.target,
         is_other_model=_is_other_model(pair),
         is_other_processor=_is_other_processor(file, machine),
-        reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, default session",
+        reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, {_told(pair.session)}",
         process=process,
         input_bytes=_input_bytes(pair.feeds[0]),
         measured_overhead_percent=overhead_percent,
@@ -181,6 +190,10 @@ def file_verification(
         inferences=seen.runs,
         notes=(*_notes(pair, seen, order), *([OTHER_PROCESSOR] if _is_other_processor(file, machine) else [])),
     )
+
+
+def _told(session: AskedSession) -> str:
+    return "default session" if session.is_default else f"session with {', '.join(session.words)}"
 
 
 def _is_other_processor(file: CompiledFile, machine: str) -> bool:

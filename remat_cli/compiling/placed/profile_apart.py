@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base import progress as stages
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.facts import RUNS, WARMUPS
 from remat_cli.compiling.placed.copy_costs import scope_apart
@@ -96,7 +97,7 @@ def _measure_apart(
 ) -> None:
     """Measure one op of each signature that is missing, and the whole model."""
     ops, graph = dict(sorted(missing.items(), key=lambda item: item[1])), prepared.graph
-    with tempfile.TemporaryDirectory(prefix="remat_ops_", dir=prepared.reference_path.parent) as name:
+    with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}ops_", dir=prepared.reference_path.parent) as name:
         folder = Path(name)
         values = _values(prepared, list(ops.values()), folder)
         jobs = []

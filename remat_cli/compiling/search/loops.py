@@ -31,7 +31,6 @@ from remat_cli.compiling.search.split_model import profile_split
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
 from remat_cli.core.values.family import told
@@ -51,8 +50,9 @@ from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
+from remat_cli.splitting.loops.short_sizes import short_sizes
 from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent, kernel_bytes
+from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
@@ -64,7 +64,7 @@ PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
-THREADS = 8  # parts are whole packets for so many, or for as many as there are; a file says for how many bits hold
+THREADS = 8  # parts have the bits of the whole with so many, or with as many as there are
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,7 @@ class Loops:
         other = Tiling(_in_steps(max(1, int(tiling.rows * multiple))))
         if other.rows >= self._length(region):
             return tiling
-        look = refusal if region.windows is None else window_refusal
-        return tiling if look(sized, region, other, self._family) is not None else other
+        return tiling if self._refused_size(sized, region, other) is not None else other
 
     @property
     def _family(self) -> SizeFamily:
@@ -213,7 +212,6 @@ class Loops:
     def sized(self) -> SizedView:
         """The model at its largest sizes, with dimensions for all sizes, without what its ops can do without."""
         prepared = self.task.whole.prepared
-        threads = max(THREADS, op_threads(self.task.request.conditions))
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
         reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
@@ -227,18 +225,18 @@ class Loops:
         picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
         opened = with_open_shapes(picked.model, dims, most, large)
         dims, types = {**dims, **picked.dims}, {**types, **picked.types, **opened.types}
-        view = self._view(opened.model, types, threads)
+        view = self._view(opened.model, types)
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)
-        view = view if tabled is view.model else self._view(tabled, types, threads)
+        view = view if tabled is view.model else self._view(tabled, types)
         with self.task.clock.running():
             told = known_dims(prepared.reference, prepared.graph, prepared.conditions)
         return SizedView(view, {**dims, **opened.dims}, self._clock.look, told)
 
-    def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]], threads: int) -> ModelView:
-        prepared = self.task.whole.prepared
+    def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]]) -> ModelView:
+        prepared, threads = self.task.whole.prepared, op_threads(self.task.request.conditions)
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
-        return view_model(lean, graph, prepared.layout_block, threads)
+        return view_model(lean, graph, prepared.layout_block, max(THREADS, threads), own_threads=threads)
 
     @cached_property
     def _profile(self) -> Profile:
@@ -338,12 +336,10 @@ class Loops:
                 return
             finding.look()
             loops = find_loops(finding, least_bytes)
-            taken = frozenset(op for region in loops for op in region.ops)
-            windows = find_windows(finding, least_bytes, taken)
+            windows = find_windows(finding, least_bytes, _ops_of(loops))
             yield RungLadder(loops)
             if windows:
-                others = self._fewer_windows(windows, least_bytes, taken)
-                yield RungLadder([*loops, *windows], ([*loops, *each] for each in others))
+                yield RungLadder([*loops, *windows], self._fewer_windows(loops, windows, least_bytes))
         # along lengths that do not vary, for tensors that are large even at one position of each that does
         names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
@@ -351,10 +347,10 @@ class Loops:
             yield RungLadder(find_loops(finding, least_bytes, fixed=True))
 
     def _fewer_windows(
-        self, found: list[LoopRegion], least_bytes: int, taken: frozenset[int]
+        self, loops: list[LoopRegion], found: list[LoopRegion], least_bytes: int
     ) -> Iterator[list[LoopRegion]]:
-        """Regions in tiles of rows around ops of those found, but for ops whose tiles may have other bits."""
-        barred = set(taken)
+        """The loops, and beside them tiles of rows of those found, but for ops whose tiles may have other bits."""
+        barred = _ops_of(loops)
         for _ in range(MOST_BARRED - 1):
             unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
             more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
@@ -363,7 +359,7 @@ class Loops:
             barred |= more
             found = find_windows(self.sized, least_bytes, barred)
             if found:
-                yield found
+                yield [*loops, *found]
 
     def _rungs_of(self, ladder: RungLadder) -> Iterator[Rung]:
         """The same regions in ever more tiles, as far as these hold less than the whole and are not refused."""
@@ -407,12 +403,19 @@ class Loops:
         """Whether the bits of a region's tiles are proved."""
         key = self._kind(region), tiling.rows
         if key not in self._proofs:
-            look = refusal if region.windows is None else window_refusal
-            refused = look(self.sized, region, tiling, self._family)
+            refused = self._refused_size(self.sized, region, tiling)
             if refused is not None:
                 self._refused.append(Refusal(region, tiling, *refused))
             self._proofs[key] = refused is None
         return self._proofs[key]
+
+    def _refused_size(
+        self, sized: SizedView, region: LoopRegion, tiling: Tiling
+    ) -> tuple[int, Mapping[str, int]] | None:
+        """An op, and a size, of which some tile of the region may have other bits; None where there is none."""
+        if region.windows is not None:
+            return window_refusal(sized, region, tiling, self._family)
+        return refusal(sized, region, tiling, self._family, whole=short_sizes(sized, region, tiling))
 
     def obstacle(self) -> str | None:
         """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.
@@ -440,7 +443,7 @@ class Loops:
         """What is whole in the loops that hold least, or without any, and why."""
         lowest = self.lowest()
         rung = lowest or Rung((), (), 0, 0)
-        reason = what_is_whole(LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile))
+        reason = what_is_whole(self.estimate(rung))
         if lowest is None:
             return reason
         needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
@@ -501,20 +504,9 @@ class Loops:
     def _proofs(self) -> dict[object, bool]:
         return {}
 
-    def with_buffers(self, profile: Profile, rung: Rung) -> Profile:
-        """Costs in which tiles of windows may take what a kernel takes for itself, which counters do not see there."""
-        buffers = {
-            loop_name(self.sized.view.graph.ops[min(region.own)].name): kernel_bytes(
-                self.sized, region, tiling, self._profile
-            )
-            for region, tiling in zip(rung.regions, rung.tilings, strict=True)
-            if region.windows is not None
-        }
-        ops = (
-            msgspec.structs.replace(cost, workspace_bytes=cost.workspace_bytes + buffers.get(cost.name, 0))
-            for cost in profile.ops
-        )
-        return msgspec.structs.replace(profile, ops=tuple(ops))
+    def estimate(self, rung: Rung) -> LoopEstimate:
+        """What loops hold and cost, by rule."""
+        return LoopEstimate(self.sized, rung.regions, rung.tilings, self._profile)
 
     def record(self, rung: Rung) -> Splitting:
         """What a plan file says of the loops."""
@@ -564,7 +556,7 @@ class LoopCandidate:
             if prepared is None:
                 return None
             seen = profile_split(prepared, task.whole, task.progress, task.clock.left)
-            profile = loops.with_buffers(seen, self.rung)
+            profile = loops.estimate(self.rung).with_hidden(seen)
         return SplitTrial(self, prepared, profile, loops.record(self.rung), model.dims)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
@@ -573,6 +565,10 @@ class LoopCandidate:
         problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
         found = task.plan(trial, problem, task.request.search)
         return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
+
+
+def _ops_of(regions: Sequence[LoopRegion]) -> set[int]:
+    return {op for region in regions for op in region.ops}
 
 
 def _in_steps(rows: int) -> int:

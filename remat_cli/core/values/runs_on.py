@@ -7,6 +7,8 @@ from typing import Final, Self
 
 import msgspec
 
+from remat_cli.core.values.session import AskedSession, session_of
+
 RUNS_ON_KEY: Final = "remat.runs_on"
 """Model metadata: the line for people; each field has a key of its own behind it."""
 MADE_FOR: Final = "made_for_"
@@ -57,6 +59,12 @@ class RunsOn(msgspec.Struct, frozen=True):
         if self.layout_block is None:
             return f"runs on: any processor (bits compared on {self.processor}), {runtime}{made_for}"
         return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"
+
+    @property
+    def asked_session(self) -> AskedSession:
+        """The session in which what was promised holds, with as many threads as its bits need."""
+        asked = session_of(self.session)
+        return msgspec.structs.replace(asked, threads=asked.threads or self.threads)
 
     @property
     def is_unguarded(self) -> bool:

@@ -24,6 +24,7 @@ from remat_cli.onnx_io.read.normalise import (
     drop_trailing_blanks,
     drop_unread_states,
     drop_unused_weights,
+    idle_casts_pass_on,
     lift_body_weights,
     lift_constants,
     name_nodes,
@@ -181,6 +182,7 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     without_primers(model)
     seen_through(model)
     _repair(model)
+    idle_casts_pass_on(model)
     names_of_bodies(model.graph)
     lift_body_weights(model)
     drop_unused_weights(model.graph)

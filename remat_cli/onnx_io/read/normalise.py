@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.default_order import is_constant, subgraphs
 from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.write.assemble import light_copy
 from remat_cli.ort_rules.records import PACKING
 
 LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant` node
@@ -107,6 +110,30 @@ def drop_unread_states(graph: ir.Graph) -> None:
             for value in node.outputs:
                 if not value.uses() and not value.is_graph_output():
                     value.name = ""
+
+
+def idle_casts_pass_on(model: ir.Model) -> None:
+    """Make an Identity of every Cast to the type that it reads; the runtime drops such ops when it loads a file.
+
+    The runtime writes no types of values in models that it optimised, so they are inferred; where ONNX cannot, behind
+    ops of the runtime's own, a Cast stays. In place.
+    """
+    casts = [node for node in model.graph if node.op_type == "Cast" and node.domain in ("", "ai.onnx")]
+    if not casts:
+        return
+    proto = ir.to_proto(light_copy(model))
+    try:
+        proto = onnx.shape_inference.infer_shapes(proto)
+    except Exception:  # shapes that contradict: what is declared is all there is
+        proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    types = {port.name: port.type.tensor_type.elem_type for port in ports}
+    types |= {weight.name: weight.data_type for weight in proto.graph.initializer}
+    for node in casts:
+        read = present(node.inputs[0], f"what '{node.name}' reads")
+        if types.get(read.name or "") == node.attributes["to"].as_int():
+            node.op_type = "Identity"
+            node.attributes.clear()
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:

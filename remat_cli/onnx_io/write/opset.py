@@ -19,17 +19,35 @@ BODY_OPS = {"If": 1, "Loop": 1, "Scan": 9}
 """Ops that run graphs of their own, and the operator set from which on they only came to take more."""
 BOUNDS_SINCE = 10
 """The operator set in which the bounds of a Slice became inputs."""
-MADE_INPUTS = {"Slice": ("starts", "ends", "axes"), "Resize": ("scales",), "TopK": ("k",)}
-"""By op what was an attribute before that, in the order of inputs."""
-ATTRIBUTE_NAMES = {"constant_value": "value"}
+NUMBER_KINDS = {
+    onnx.defs.OpSchema.AttrType.INT: ir.AttributeType.INT,
+    onnx.defs.OpSchema.AttrType.INTS: ir.AttributeType.INTS,
+    onnx.defs.OpSchema.AttrType.FLOAT: ir.AttributeType.FLOAT,
+    onnx.defs.OpSchema.AttrType.FLOATS: ir.AttributeType.FLOATS,
+}
+"""Attributes that became inputs are of these."""
+NUMBERS_SINCE = 11
+"""The operator set in which what ops clip to, or pad by, became inputs, and a Resize says how it finds its places."""
+MADE_INPUTS: Mapping[int, Mapping[str, tuple[str, ...]]] = {
+    BOUNDS_SINCE: {"Slice": ("starts", "ends", "axes"), "Resize": ("scales",), "TopK": ("k",)},
+    NUMBERS_SINCE: {"Clip": ("min", "max"), "Pad": ("pads", "value")},
+    12: {"Dropout": ("ratio",)},
+    13: {"ReduceSum": ("axes",), "Split": ("split",), "Squeeze": ("axes",), "Unsqueeze": ("axes",)},
+    18: {
+        f"Reduce{kind}": ("axes",)
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+    },
+}
+"""By the operator set, and by op, what was an attribute before that, in the order of inputs."""
+GIVEN_KINDS = {"ratio": np.float32, "scales": np.float32}
+"""By what became an input, of which type it is, where that is not a list of whole numbers."""
+ELEMENTS = frozenset({"min", "max", "value"})
+"""What is of the type of what it is clipped or padded with."""
+ATTRIBUTE_NAMES = {"constant_value": "value", "K": "k"}
 """By input what the attribute was called, where it had another name."""
 RESIZE_INPUTS = 2
 OLD_PLACES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 """How a Resize that enlarges finds its places before operator set 11."""
-NUMBERS_SINCE = 11
-"""The operator set in which what ops clip to, or pad by, became inputs."""
-MADE_NUMBERS = {"Clip": ("min", "max"), "Pad": ("pads", "value")}
-"""By op what was an attribute before that, in the order of inputs."""
 
 
 def opset_of(model: ir.Model) -> int:
@@ -43,87 +61,67 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
 
     `graph` is that of the model: shapes matter to some ops.
 
-    Forms are compared by the schemas of both versions; every attribute that is given and every input and output, by
-    name and place, must still be there. Kernels of other versions may still give other bits: compare them.
+    What became an input since is a constant one. Forms are compared by the schemas of both versions; every attribute
+    that is given and every input and output, by name and place, must still be there. Kernels of other versions may
+    still give other bits: compare them.
     """
-    old = opset_of(model)
-    copy = model.clone()
+    copy, old = model.clone(), opset_of(model)
     if old >= version:
         return copy
-    if old < NUMBERS_SINCE <= version:
-        for node in copy.graph.all_nodes():
-            _give_numbers_as_inputs(copy.graph, node)
-            _say_places_of_resize(copy.graph, node)
     shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
-    if model.functions or not all(_keeps_meaning(node, old, version, shapes) for node in copy.graph):
-        return None
-    _declare_opset(copy, version)
+    for step in sorted({each for each in MADE_INPUTS if old < each < version} | {version}):
+        renamed = {node for node in copy.graph.all_nodes() if _give_newer_form(copy.graph, node, old, step)}
+        kept = (node in renamed or _keeps_meaning(node, old, step, shapes) for node in copy.graph)
+        if model.functions or not all(kept):
+            return None
+        _declare_opset(copy, step)
+        old = step
     for node in copy.graph.all_nodes():
         # How many pieces a Split without sizes makes: before opset 18 its outputs alone say it.
         is_split = node.op_type == "Split" and node.domain in ONNX_DOMAINS
         sizes = node.inputs[1:2] or [None]
-        if is_split and old < COUNT_SINCE <= version and sizes == [None] and "split" not in node.attributes:
+        if is_split and opset_of(model) < COUNT_SINCE <= version and sizes == [None]:
             node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
     return copy
 
 
 def with_computed_bounds(model: ir.Model, graph: Graph) -> ir.Model | None:
-    """A copy under an operator set in which a Slice takes bounds that are computed; itself where it has that already.
+    """The model under an operator set in which a Slice takes bounds that are computed; None where it has none there.
 
-    What was an attribute then becomes a constant input, and what was known by another name gets the newer one. None
-    where some op has no such form. `graph` is that of the model.
+    `graph` is that of the model.
     """
-    old = opset_of(model)
-    if old >= BOUNDS_SINCE:
-        return model
-    copy = model.clone()
-    for node in copy.graph:
-        if node.domain in ONNX_DOMAINS:
-            _give_newer_form(copy.graph, node)
-    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
-    changed = {before.name for before, now in zip(model.graph, copy.graph, strict=True) if _form(before) != _form(now)}
-    kept = all(node.name in changed or _keeps_meaning(node, old, BOUNDS_SINCE, shapes) for node in copy.graph)
-    if model.functions or not kept:
-        return None
-    _declare_opset(copy, BOUNDS_SINCE)
-    return copy
+    return model if opset_of(model) >= BOUNDS_SINCE else raise_opset(model, BOUNDS_SINCE, graph)
 
 
-def _form(node: ir.Node) -> tuple[str, int, frozenset[str]]:
-    return node.op_type, len(node.inputs), frozenset(node.attributes)
+def _give_newer_form(graph: ir.Graph, node: ir.Node, old: int, version: int) -> bool:
+    """Give a node the form that it has in a newer operator set, in place; whether it has another name there.
 
-
-def _give_newer_form(graph: ir.Graph, node: ir.Node) -> None:
-    """Give a node of an operator set from before 10 the form that it has there, in place."""
-    spatial = node.attributes.get("spatial")
+    What was an attribute becomes an input. What it does not say it had a default for, which it may not have there.
+    """
+    if node.domain not in ONNX_DOMAINS:
+        return False
+    is_renamed = version == BOUNDS_SINCE and node.op_type == "Upsample"
+    spatial = node.attributes.get("spatial") if version == BOUNDS_SINCE else None
     if node.op_type == "BatchNormalization" and spatial is not None and spatial.as_int() == 1:
         del node.attributes["spatial"]
-    if node.op_type == "Upsample":
+    if is_renamed:
         node.op_type = "Resize"
-    for name in MADE_INPUTS.get(node.op_type, ()):
-        given = node.attributes.get(name)
-        if given is None:
-            continue
-        kind = np.float32 if name == "scales" else np.int64
-        _give_input(graph, node, name, np.asarray(given.value, kind).reshape(-1))
-
-
-def _give_numbers_as_inputs(graph: ir.Graph, node: ir.Node) -> None:
-    """Give a node of an operator set from before 11 the form that it has there, in place, if its type is known.
-
-    What it does not say it had a default for, which it may not have there.
-    """
-    names = MADE_NUMBERS.get(node.op_type, ()) if node.domain in ONNX_DOMAINS else ()
+    if version == NUMBERS_SINCE:
+        _say_places_of_resize(graph, node)
+    names = MADE_INPUTS.get(version, {}).get(node.op_type, ())
+    schema = schema_of("Upsample" if is_renamed else node.op_type, old)
+    if schema is None or len(node.inputs) > 1:
+        return is_renamed
     kind = next((value.dtype for value in (*node.inputs, *node.outputs) if value is not None and value.dtype), None)
-    schema = schema_of(node.op_type, NUMBERS_SINCE - 1)
-    if not names or kind is None or schema is None or len(node.inputs) > 1:
-        return
+    elements = None if kind is None else kind.numpy()
     for name in names:
-        given = node.attributes.get(name)
-        value = (
-            given.value if given is not None else onnx.helper.get_attribute_value(schema.attributes[name].default_value)
-        )
-        _give_input(graph, node, name, np.asarray(value, np.int64 if name == "pads" else kind.numpy()))
+        given, default = node.attributes.get(name), schema.attributes[name].default_value
+        as_kind = elements if name in ELEMENTS else GIVEN_KINDS.get(name, np.int64)
+        if as_kind is None or (given is None and default.type == onnx.AttributeProto.UNDEFINED):
+            continue
+        value = np.asarray(onnx.helper.get_attribute_value(default) if given is None else given.value, as_kind)
+        _give_input(graph, node, name, np.atleast_1d(value) if as_kind is np.int64 else value)
+    return is_renamed
 
 
 def _say_places_of_resize(graph: ir.Graph, node: ir.Node) -> None:
@@ -180,11 +178,11 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
     What became an input was an attribute before, so it must be a constant; how many pieces a Split makes, its outputs
     say.
     """
+    if node.op_type == "Resize" and version < NUMBERS_SINCE:
+        return _had_these_places(node, version)
     schema, now = schema_of(node.op_type, version), schema_of(node.op_type, old)
     if schema is None or now is None:
         return False
-    if node.op_type == "Resize" and version < NUMBERS_SINCE:
-        return _had_these_places(node)
     if node.op_type == "Split" and version < COUNT_SINCE:
         node.attributes.pop("num_outputs", None)
     names = [port.name for port in now.inputs][: len(node.inputs)]
@@ -193,27 +191,42 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
         name, value = ATTRIBUTE_NAMES.get(names[place], names[place]), node.inputs[place]
         if value is None or value.const_value is None or name not in schema.attributes:
             return False
-        numbers = value.const_value.numpy()
-        is_list = schema.attributes[name].type == onnx.defs.OpSchema.AttrType.INTS
-        made = ir.AttrInt64s(name, numbers.tolist()) if is_list else ir.AttrFloat32(name, float(numbers))
-        node.attributes[name] = made
+        _give_attribute(node, name, value.const_value.numpy(), schema)
         node.resize_inputs(place)
     places = [port.name for port in schema.inputs][: len(node.inputs)]
     is_whole = len(node.inputs) <= schema.max_input and places == names[: len(places)]
     return is_whole and set(node.attributes) <= set(schema.attributes)
 
 
-def _had_these_places(node: ir.Node) -> bool:
-    """Take from a Resize what it could not say before operator set 11, in place; False where it means another."""
+def _had_these_places(node: ir.Node, version: int) -> bool:
+    """Take from a Resize what it could not say before operator set 11, in place; False where it means another.
+
+    Before operator set 10 it was called Upsample.
+    """
     said = {name: node.attributes[name].as_string() for name in OLD_PLACES if name in node.attributes}
-    if said != OLD_PLACES:
+    scales = node.inputs[RESIZE_INPUTS] if len(node.inputs) == RESIZE_INPUTS + 1 else None
+    if said != OLD_PLACES or scales is None:
         return False
     for name in said:
         del node.attributes[name]
-    scales = node.inputs[-1]
     node.resize_inputs(RESIZE_INPUTS)
     node.replace_input_with(1, scales)
-    return True
+    schema = None if version >= BOUNDS_SINCE else schema_of("Upsample", version)
+    if schema is None:
+        return True
+    node.op_type = "Upsample"
+    if scales.const_value is not None and "scales" in schema.attributes:
+        _give_attribute(node, "scales", scales.const_value.numpy(), schema)
+        node.resize_inputs(1)
+    return len(node.inputs) <= schema.max_input
+
+
+def _give_attribute(node: ir.Node, name: str, numbers: np.ndarray, schema: onnx.defs.OpSchema) -> None:
+    """Give a node what became an input as the attribute that it was."""
+    kind = NUMBER_KINDS[schema.attributes[name].type]
+    is_list = kind in (ir.AttributeType.INTS, ir.AttributeType.FLOATS)
+    value = numbers.tolist() if is_list else numbers.reshape(-1)[0].item()
+    node.attributes[name] = ir.Attr(name, kind, value)
 
 
 def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -23,6 +23,7 @@ from typing import IO, Any, Final
 import psutil
 
 from remat_cli.base.errors import ConfigError, RematError
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.present import present
 from remat_cli.base.processes import kill_family
 from remat_cli.runtime.sessions._ort import Advance
@@ -52,7 +53,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Errand:
-    """What is to be done elsewhere: see `there.checked`; `original`, `file` and `feeds` are names of files."""
+    """What is to be done elsewhere: see `there.checked`; `original`, `file` and `feeds` are names of files.
+
+    `session` are options of sessions that are not the runtime's own.
+    """
 
     files: tuple[Sent, ...]
     original: str
@@ -60,6 +64,7 @@ class Errand:
     feeds: tuple[str, ...]
     watches: bool
     keeps: bool = False
+    session: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass
@@ -152,6 +157,7 @@ def see_elsewhere(
             "watches": errand.watches,
             "keeps": errand.keeps,
             "exact": exact,
+            "session": dict(errand.session),
         }
         text = json.dumps(job).encode()
         line.send(b"%d\n%s" % (len(text), text))
@@ -177,7 +183,7 @@ def _started(command: str) -> Iterator[_Line]:
     """The command at work, with `there.py` typed into it; it is ended with the block."""
     words = _words(command)
     script, token = SCRIPT.read_bytes(), secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="remat_", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER, ignore_cleanup_errors=True) as folder:
         stderr = Path(folder) / "stderr"
         with stderr.open("wb") as errors:
             try:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.runtime.measure.turns import OutputPrint
 from remat_cli.runtime.observe._events import read_runs
 from remat_cli.runtime.observe.resident import ResidentBytes, ResidentFigures
@@ -59,7 +60,7 @@ def seen_from(found: Mapping[str, Any], version: str) -> ElsewhereSeen:
 
 def _session(found: Mapping[str, Any]) -> SessionSeen:
     prints = [tuple(msgspec.convert(each, OutputPrint) for each in group) for group in found["prints"]]
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER) as folder:
         profile = Path(folder) / "profile.json"
         profile.write_text(json.dumps(found["events"]))
         return session_seen(prints, read_runs(profile)[0])

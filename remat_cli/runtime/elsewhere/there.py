@@ -128,13 +128,23 @@ def apart(function: Any, *arguments: Any) -> Any:
     return json.loads(told.decode())
 
 
-def new_options(exact: Any = None) -> Any:
-    """Options of an ordinary session; `exact` are those under which one runs exactly its file."""
+def new_options(asked: dict[str, Any], exact: Any = None) -> Any:
+    """Options of a session of those that a file is made for; `exact` are those under which one runs exactly its file.
+
+    `asked` are a file's own, where they are not the runtime's: arena, pattern, optimisation, threads, mode.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    if exact is not None:
+    options.intra_op_num_threads = asked.get("threads", 0)
+    options.enable_cpu_mem_arena = asked.get("arena", True)
+    if exact is None:
+        options.enable_mem_pattern = asked.get("pattern", True)
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[asked.get("optimisation", "all")])
+        if asked.get("mode") == "parallel":
+            options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    else:
         if not exact["is_optimised"]:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if exact["is_priority_based"] and hasattr(ort, "ExecutionOrder"):
@@ -144,11 +154,20 @@ def new_options(exact: Any = None) -> Any:
     return options
 
 
+LEVELS = {
+    "all": "ORT_ENABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "basic": "ORT_ENABLE_BASIC",
+    "disabled": "ORT_DISABLE_ALL",
+}
+"""What the runtime calls levels of graph optimisation."""
+
+
 def opened(path: Any, options: Any = None) -> Any:
     """A session on the CPU."""
     import onnxruntime as ort
 
-    return ort.InferenceSession(path, options or new_options(), providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(path, options or new_options({}), providers=["CPUExecutionProvider"])
 
 
 def fed(path: str) -> dict[str, Any]:
@@ -160,11 +179,13 @@ def fed(path: str) -> dict[str, Any]:
     return {name: each.astype(object) if each.dtype.kind == "U" else each for name, each in arrays.items()}
 
 
-def outputs_seen(path: str, feeds: list[str], folder: str, kept: str, exact: Any) -> dict[str, Any]:
+def outputs_seen(
+    path: str, feeds: list[str], folder: str, kept: str, asked: dict[str, Any], exact: Any
+) -> dict[str, Any]:
     """How far a model comes in one session, what it gives for each of the feeds, and its first run's profile."""
     import numpy as np
 
-    options, stage = new_options(exact), "load"
+    options, stage = new_options(asked, exact), "load"
     with contextlib.suppress(Exception):  # threads that wait by spinning cost an emulator most; not all versions can
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.enable_profiling = True
@@ -269,7 +290,7 @@ def lowered() -> bool:
     return True
 
 
-def resident(path: str, feeds: str) -> dict[str, Any] | None:
+def resident(path: str, feeds: str, asked: dict[str, Any]) -> dict[str, Any] | None:
     """How far resident memory rises while a model is loaded and run, above a process with the runtime at work."""
     import gc
 
@@ -297,7 +318,7 @@ def resident(path: str, feeds: str) -> dict[str, Any] | None:
         return done, [peak - mapped - base[0], mapped - base[1]], seconds
 
     try:
-        session, load_peak, load_seconds = watched(lambda: opened(path))
+        session, load_peak, load_seconds = watched(lambda: opened(path, new_options(asked)))
         now = held()
         loaded = [now[0] - base[0], now[1] - base[1]]
         peaks, seconds, outputs = [], [], None
@@ -320,11 +341,11 @@ def resident(path: str, feeds: str) -> dict[str, Any] | None:
     }
 
 
-def turns(paths: list[str], feeds: str) -> list[float] | None:
+def turns(paths: list[str], feeds: str, asked: dict[str, Any]) -> list[float] | None:
     """The least seconds of a run of each model, run in turn."""
     values, begin = fed(feeds), time.perf_counter()
     try:
-        sessions = [opened(path) for path in paths]
+        sessions = [opened(path, new_options(asked)) for path in paths]
         for session in sessions:
             session.run(None, values)
         least = [float("inf")] * len(sessions)
@@ -342,7 +363,7 @@ def turns(paths: list[str], feeds: str) -> list[float] | None:
 
 def checked(job: dict[str, Any], folder: str, tell: Any) -> dict[str, Any]:
     """All that is asked for of the two models; `tell` hears how many of how many looks are done."""
-    original, file, feeds = job["original"], job["file"], job["feeds"]
+    original, file, feeds, asked = job["original"], job["file"], job["feeds"], job["session"]
     total, done = (6 if job["watches"] else 3), 0
 
     def look(function: Any, *arguments: Any) -> Any:
@@ -353,17 +374,17 @@ def checked(job: dict[str, Any], folder: str, tell: Any) -> dict[str, Any]:
         return found
 
     found: dict[str, Any] = {
-        "original": look(outputs_seen, original, feeds, folder, "original", None),
-        "file": look(outputs_seen, file, feeds, folder, "file", None),
+        "original": look(outputs_seen, original, feeds, folder, "original", asked, None),
+        "file": look(outputs_seen, file, feeds, folder, "file", asked, None),
     }
     if any(each["stage"] != "done" for each in found.values()):
         return found
-    found["exact"] = look(outputs_seen, file, feeds[:1], folder, "exact", job["exact"])
+    found["exact"] = look(outputs_seen, file, feeds[:1], folder, "exact", asked, job["exact"])
     if found["original"]["prints"] != found["file"]["prints"]:
         found["difference"] = difference(folder, found["original"], found["file"])
     if job["watches"]:
-        found["resident"] = [look(resident, path, feeds[0]) for path in (original, file)]
-        found["seconds"] = look(turns, [original, file], feeds[0])
+        found["resident"] = [look(resident, path, feeds[0], asked) for path in (original, file)]
+        found["seconds"] = look(turns, [original, file], feeds[0], asked)
     return found
 
 
@@ -505,6 +526,7 @@ def main() -> None:
                 "file": os.path.abspath(asked.file),
                 "feeds": feeds,
                 "exact": EXACT,
+                "session": apart(session_of, asked.file),
                 "watches": True,
             }
             found.update(checked(job, folder, lambda done, total: None))
@@ -516,6 +538,19 @@ def main() -> None:
 
 EXACT = {"is_optimised": False, "is_priority_based": True, "reuses_dead_buffers": False, "has_memory_pattern": False}
 """Options under which a session runs exactly its file."""
+
+
+def session_of(path: str) -> dict[str, Any]:
+    """Options that a compiled file says that sessions must have; none where it cannot be opened."""
+    try:
+        said = opened(path).get_modelmeta().custom_metadata_map
+    except Exception:  # which is told when it is looked at
+        return {}
+    pairs = (each.split("=", 1) for each in said.get("remat.runs_on.session", "").split("; ") if "=" in each)
+    read = {"on": True, "off": False}
+    found: dict[str, Any] = {name: read.get(value, value) for name, value in pairs}
+    threads = int(found.get("threads", 0)) or int(said.get("remat.runs_on.threads", "0"))
+    return dict(found, threads=threads)
 
 
 def made_feeds(path: str, dims: dict[str, str], seed: int, folder: str) -> Any:

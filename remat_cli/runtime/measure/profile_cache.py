@@ -51,7 +51,7 @@ def cpu_name() -> str:
 
 
 FILE_NAME: Final = "profiles.sqlite3"
-VERSION: Final = 5
+VERSION: Final = 6
 """Of the tables; a file of another version is replaced."""
 PLAUSIBLE_SHARE: Final = 0.25
 """How far a new time may lie above a known one, noise aside, before the known one is not believed."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.core.values.profile import OpCost
 from remat_cli.ort_rules.bodies import BodyKernel, KernelWiring, body_requests
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, body_kernel
@@ -277,7 +278,7 @@ def observe_in_fitting_arena(path: Path, feeds: Mapping[str, Array], request: Pr
 
 
 def _observed(path: Path, feeds: Mapping[str, Array], request: ProfileRequest, options: Any) -> Observed:
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER) as folder:
         stats = Path(folder) / "stats.csv"
         options.add_session_config_entry(STATS_ENTRY, str(stats))
         if request.device == "cpu":

@@ -167,7 +167,8 @@ def without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
             nested_full_bytes = max(nested_full_bytes, full.pop())
         rose = event.peak_bytes > before
         if nested:
-            end_bytes = rules.end_bytes(event.op_type, nested[0].requested_bytes, event.growth_bytes)
+            results_bytes = min(event.growth_bytes, sum(map(size_bytes, event.types)))  # of sequences it says none
+            end_bytes = rules.end_bytes(event.op_type, nested[0].requested_bytes, results_bytes)
             nested_full_bytes = max(nested_full_bytes, end_bytes if rose else 0)
             most_bytes = max(max(each.requested_bytes, each.nested_bytes) for each in nested)
             found = {"nested_bytes": most_bytes, "nested_full_bytes": nested_full_bytes}
@@ -183,6 +184,7 @@ def without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:
 
 def body_kernel(event: ProfileEvent) -> BodyKernel:
     """What a kernel of a subgraph, or an op that has one, showed, with the most that its workspace may be."""
+    rules = installed_rules().bodies
     return BodyKernel(
         name=event.name,
         begin_bytes=event.requested_bytes - event.growth_bytes,
@@ -190,7 +192,8 @@ def body_kernel(event: ProfileEvent) -> BodyKernel:
         result_bytes=tuple(map(size_bytes, event.types)),
         workspace_bytes=max(0, event.peak_bytes - event.in_use_bytes),
         has_body=bool(event.kernels),
-        copies=event.op_type in installed_rules().bodies.copies_results,
+        copies=event.op_type in rules.copies_results,
+        lists=event.op_type in rules.lists,
     )
 
 

@@ -24,6 +24,7 @@ from typing import Final, Literal
 import msgspec
 
 from remat_cli.base.errors import ConfigError, MissingDependency, RuntimeFailure
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.processes import ProcessDied, Silent, started
 from remat_cli.core.values.resident import LimitKind
 from remat_cli.runtime.observe.resident import held_runs, ready, status_bytes
@@ -237,7 +238,7 @@ def child_cgroup(parent: MemoryCgroup) -> Iterator[MemoryCgroup]:
         ConfigError: it cannot be made.
     """
     try:
-        folder = tempfile.mkdtemp(prefix="remat_", dir=parent.folder)
+        folder = tempfile.mkdtemp(prefix=WORK_FOLDER, dir=parent.folder)
     except OSError as error:
         raise ConfigError(f"{parent.folder}: no cgroup can be made in it: {error.strerror}") from None
     try:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.core.values.resident import ProcessTrace
 from remat_cli.runtime.sessions._ort import (
     Advance,
@@ -217,7 +218,7 @@ def ready(packed: Sequence[PackedArray], settings: SessionSettings) -> tuple[dic
     What imports left behind is given back, so that the model does not find it and seem smaller than it is.
     """
     feeds = unpack_all(packed)
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER) as folder:
         path = Path(folder) / "relu.onnx"
         path.write_bytes(RELU_MODEL)
         session = open_session(path, settings)

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Final
 
 from remat_cli.base.errors import ConfigError, RematError
-from remat_cli.base.files import USER_MISTAKES
+from remat_cli.base.files import USER_MISTAKES, WORK_FOLDER
 from remat_cli.base.units import format_bytes
 
 CHUNK_BYTES: Final = 8 * 2**20
 """Of a large transfer, so that a run that fails does not wait for the rest."""
-PREFIX: Final = "remat_pages_"
+PREFIX: Final = f"{WORK_FOLDER}pages_"
 NAMELESS_REFUSED: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.files import WORK_FOLDER
 from remat_cli.core.schedule.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
 from remat_cli.runtime.observe._events import ProfiledRun, read_runs
@@ -41,7 +42,7 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
     """Look in this process."""
     feeds = unpack_all(job.feeds)
     program = job.program
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER) as folder:
         with open_runner(program, Opening({}, Path(folder), may_misplace=True)) as runner:
             misplaced = runner.misplaced_op if isinstance(runner, PlanRunner) else None
             _, record = runner.run_recorded(feeds)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.base.files import INLINE_LIMIT_BYTES
+from remat_cli.base.files import INLINE_LIMIT_BYTES, WORK_FOLDER
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, read_runs, require_counters
@@ -214,7 +214,7 @@ def profiled_session(
 ) -> Iterator[tuple[Any, list[ProfiledRun]]]:
     """A session that is being profiled and an empty list that holds its runs when the block has ended well."""
     options = session_options(settings) if options is None else options
-    with tempfile.TemporaryDirectory(prefix="remat_") as folder:
+    with tempfile.TemporaryDirectory(prefix=WORK_FOLDER) as folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = open_session(path, settings, options)

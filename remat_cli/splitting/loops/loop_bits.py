@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from remat_cli.core.values.sizes import Dim, SizeFamily, number, product_of
+from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, number, product_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
 from remat_cli.splitting.rules import matrix
 from remat_cli.splitting.rules.record import ProductKind, Scope
@@ -55,9 +55,17 @@ class Tiling:
 
 
 def refusal(
-    sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
+    sized: SizedView,
+    region: LoopRegion,
+    tiling: Tiling,
+    family: SizeFamily,
+    most_asked: int = MOST_ASKED,
+    whole: SizeBound | None = None,
 ) -> tuple[int, Mapping[str, int]] | None:
-    """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
+    """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none.
+
+    At the sizes of `whole` the region runs whole.
+    """
     for op in kinds_of(sized, region).values():
         view = sized.view.ops[op]
         scope, is_product = sized.view.rules[op].scope, sized.view.rules[op].product is not None
@@ -65,7 +73,8 @@ def refusal(
         # one constant matrix is packed alike for any number of rows
         if is_same_for_all or (is_product and view.weights[1] and len(view.input_shape(1)) == 2):
             continue
-        refused = _refused(SizedOp.of(sized, region, op), tiling, family, most_asked, sized.look)
+        in_tiles = _InTiles(tiling, family, whole)
+        refused = _refused(SizedOp.of(sized, region, op), in_tiles, most_asked, sized.look)
         if refused is not None:
             return op, refused
     return None
@@ -215,15 +224,31 @@ def _at(all_dims: tuple[tuple[Dim, ...] | None, ...], sizes: Mapping[str, int]) 
     return tuple(None if dims is None else tuple(dim.at(sizes) for dim in dims) for dims in all_dims)
 
 
-def _refused(
-    op: SizedOp, tiling: Tiling, family: SizeFamily, most_asked: int, look: Callable[[], None]
-) -> Mapping[str, int] | None:
-    rule = rule_of(*op.op.key)
+@dataclass(frozen=True)
+class _InTiles:
+    """The sizes of a family, but those of `whole`, in tiles."""
+
+    tiling: Tiling
+    family: SizeFamily
+    whole: SizeBound | None
+
+    def has(self, sizes: Mapping[str, int], length: int) -> bool:
+        """Whether there is more than one tile; a single one is the whole."""
+        return length > self.tiling.rows and (self.whole is None or not self.whole.holds(sizes))
+
+    @property
+    def begins_together(self) -> bool:
+        """Whether several lengths decide together from where on there are tiles."""
+        return self.whole is not None and len(self.whole.factors) > 1
+
+
+def _refused(op: SizedOp, in_tiles: _InTiles, most_asked: int, look: Callable[[], None]) -> Mapping[str, int] | None:
+    rule, tiling, family = rule_of(*op.op.key), in_tiles.tiling, in_tiles.family
     if rule.product is ProductKind.STACK and (
         _is_same_by_ends(op, tiling, family) or _is_same_by_matrices(op, tiling, family)
     ):
         return None
-    every = _all_sizes(op, tiling, family)
+    every = _all_sizes(op, in_tiles)
     if rule.regroups and op.is_regrouped_alike:
         every = itertools.islice(every, 1)  # what a rule says of one it says of all
     chosen = list(itertools.islice(every, most_asked + 1))
@@ -231,7 +256,7 @@ def _refused(
         return chosen[-1]  # asking for all before it, in vain, would take a minute
     tiles = Tiling.extents if rule.scope is not Scope.ONE_TILE else Tiling.bounds
     different = [(sizes, op.length.at(sizes)) for sizes in op.of_different_shapes(chosen, look)]
-    cut = [(sizes, length) for sizes, length in different if length > tiling.rows]  # else a single tile is the whole
+    cut = [(sizes, length) for sizes, length in different if in_tiles.has(sizes, length)]
     if sum(tiling.count(length) for _, length in cut) > most_asked and rule.scope is Scope.ONE_TILE:
         most_asked = FEW_ASKED  # all cannot be asked for: these are to find a size that is refused
     asked = 0
@@ -288,21 +313,25 @@ def _is_same_by_matrices(op: SizedOp, tiling: Tiling, family: SizeFamily) -> boo
     return counts[1] > 1 and matrix.have_matrices_same_bits(counts[0], op.op.threads)
 
 
-def _all_sizes(op: SizedOp, tiling: Tiling, family: SizeFamily) -> Iterator[dict[str, int]]:
+def _all_sizes(op: SizedOp, in_tiles: _InTiles) -> Iterator[dict[str, int]]:
     """Sizes that decide what the rule says, of which there is more than one tile.
 
     Products of matrices that are no fewer than threads are computed by one thread each, however many there are: a
-    dimension that only counts them need not go on. What no shape depends on is at its least.
+    dimension that only counts them need not go on. What no shape depends on is at its most, with which there are most
+    tiles.
     """
+    tiling, family = in_tiles.tiling, in_tiles.family
     steps: dict[str, range] = {}
     for each in family.ranges:
         sizes = each.sizes
         if each.name == op.length.symbol:
             sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
+        elif not op.depends_on(each.name) and each.name not in op.length.names:
+            sizes = sizes[-1:]
+        elif in_tiles.begins_together:
+            pass  # which sizes are the least depends on the others
         elif rule_of(*op.op.key).items_apart and op.axis == op.read_axis == 0 and each.name not in op.length.names:
             sizes = sizes[:: max(1, len(sizes) - 1)]  # the least and the most say it of those between
-        elif not op.depends_on(each.name):
-            sizes = sizes[:1]
         elif rule_of(*op.op.key).product is ProductKind.STACK and op.only_counts_matrices(each.name):
             sizes = sizes[: bisect.bisect_left(sizes, op.op.threads) + 1]
         steps[each.name] = sizes

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import Graph, Op
+from remat_cli.core.schedule.loops import loop_name
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import make_problem, tensor_ids
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
-from remat_cli.splitting.loops.window_estimate import window_bytes
+from remat_cli.splitting.loops.loops import lists_tiles
+from remat_cli.splitting.loops.window_estimate import kernel_bytes, window_bytes
 
 LAUNCH_NS = 10_000  # of an op in a loop
+SLACK_SHARE = 0.01  # of what is joined, for small values beside it
 SLOW_ROWS = 16  # so many rows of a product take about twice their share of the time
 
 
@@ -60,6 +63,32 @@ class LoopEstimate:
         ids = tensor_ids(graph)
         return {graph.tensors[ids[at]].name: graph.tensors[ids[at]].size_bytes for at in alive.values()}
 
+    def with_hidden(self, profile: Profile) -> Profile:
+        """Costs of written loops; in tiles of windows kernels may take what counters do not see there."""
+        ops = self.sized.view.graph.ops
+        numbers = {
+            loop_name(ops[min(region.own)].name): number
+            for number, region in enumerate(self.regions)
+            if region.windows is not None
+        }
+        most = {name: partial(self._with_hidden, number) for name, number in numbers.items()}
+        costs = (
+            msgspec.structs.replace(cost, workspace_bytes=most.get(cost.name, int)(cost.workspace_bytes))
+            for cost in profile.ops
+        )
+        return msgspec.structs.replace(profile, ops=tuple(costs))
+
+    def _with_hidden(self, number: int, seen_bytes: int) -> int:
+        """What a loop may take of which counters saw so much.
+
+        Where most is held while results are joined, no kernel of a tile runs then.
+        """
+        region, tiling = self.regions[number], self.tilings[number]
+        most_bytes = seen_bytes + kernel_bytes(self.sized, region, tiling, self.profile)
+        if lists_tiles(self.sized, region) and seen_bytes <= (1 + SLACK_SHARE) * self._joined_bytes(number):
+            return max(seen_bytes, min(most_bytes, self._body_bytes(number)))
+        return most_bytes
+
     @cached_property
     def _judged(self) -> tuple[Graph, Plan]:
         """The model with its loops, and what the judge says of its ops in their order."""
@@ -82,17 +111,27 @@ class LoopEstimate:
         graph, region = self.sized.view.graph, self.regions[number]
         inside = [graph.ops[op] for op in sorted(region.ops)]
         made = {tensor for op in inside for tensor in op.outputs}
-        own = {tensor for op in region.own for tensor in graph.ops[op].outputs}
-        outer = {tensor for at, op in enumerate(graph.ops) if at not in region.own for tensor in op.inputs}
-        exits = tuple(tensor for tensor in sorted(own) if tensor in outer or graph.tensors[tensor].kept)
         reads = dict.fromkeys(tensor for op in inside for tensor in op.inputs if tensor not in made)
         weights = dict.fromkeys(weight for op in inside for weight in op.weights)
         name = inside[-1].name
-        workspace = self._body_bytes(number) + sum(graph.tensors[tensor].size_bytes for tensor in exits)
+        # The judge counts what is joined while the loop runs. In the end there are tiles beside it, or what was joined
+        # but for the last tile, and that with it, of which a Loop makes a copy.
+        joined = self._joined_bytes(number)
+        workspace = max(self._body_bytes(number), joined if lists_tiles(self.sized, region) else 2 * joined)
         time_ns = sum(self.profile.ops[op].time_ns for op in region.ops)
-        op = Op(name, "Loop", tuple(reads), exits, weights=tuple(weights))
+        op = Op(name, "Loop", tuple(reads), self._exits(number), weights=tuple(weights))
         cost = self.profile.ops[max(region.own)]
         return op, msgspec.structs.replace(cost, time_ns=time_ns, workspace_bytes=workspace)
+
+    def _exits(self, number: int) -> tuple[int, ...]:
+        """The tensors of a region that are read behind it."""
+        graph, region = self.sized.view.graph, self.regions[number]
+        own = {tensor for op in region.own for tensor in graph.ops[op].outputs}
+        outer = {tensor for at, op in enumerate(graph.ops) if at not in region.own for tensor in op.inputs}
+        return tuple(tensor for tensor in sorted(own) if tensor in outer or graph.tensors[tensor].kept)
+
+    def _joined_bytes(self, number: int) -> int:
+        return sum(self.sized.view.graph.tensors[tensor].size_bytes for tensor in self._exits(number))
 
     def _body_bytes(self, number: int) -> int:
         """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""

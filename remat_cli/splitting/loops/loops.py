@@ -1,6 +1,8 @@
 """Regions as Loops over tiles: the ops of each are written once, whatever the size, in a body that runs tile by tile.
 
-What crosses into a body is cut by a Slice, results are joined tile after tile. Bounds are balanced: of n tiles of a
+What crosses into a body is cut by a Slice. Tiles of results are put in a sequence and joined when all are there: so
+they are held twice. Where there are no sequences of a Loop, before operator set 13, each is joined to what there is so
+far, and since a Loop copies its results in the end they are held three times. Bounds are balanced: of n tiles of a
 length, the i-th ends at (i + 1) x length / n, rounded down, so that no tile is shorter than half of the longest that
 is allowed. Shapes in a body are named, else nothing there would work in place; tensors that do not share a buffer have
 different names, else the runtime would keep dead buffers for later ones.
@@ -23,12 +25,15 @@ from remat_cli.core.schedule.loops import loop_name, zero_of
 from remat_cli.core.values.sizes import Dim, SizeBound, number
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
+from remat_cli.onnx_io.write.opset import opset_of
 from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
-from remat_cli.splitting.loops.short_sizes import cone_of, shared_by, short_sizes
+from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes
 from remat_cli.splitting.loops.window_loops import OPENED, WindowBody, blocked_names, opened_dims
+
+SEQUENCES_SINCE = 13  # the operator set in which a Loop passes sequences on
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,15 @@ class Looped:
 
     model: ir.Model
     dims: Mapping[str, tuple[Dim, ...]]
+
+
+def lists_tiles(sized: SizedView, region: LoopRegion) -> bool:
+    """Whether a region's tiles are put in sequences: held twice when they are joined, not three times.
+
+    There are no sequences in the main graph, so that all is done in a branch.
+    """
+    has_sequences = opset_of(sized.view.model) >= SEQUENCES_SINCE
+    return has_sequences and bool(region.length.terms) and not packs_weights(sized, region)
 
 
 def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Tiling]) -> Looped:
@@ -56,7 +70,7 @@ class _Loop:
     """One region while it is written.
 
     Where its names begin, its own name, its length and how many tiles there are; its nodes by op, and the values that
-    they make, by the names that these have in the model.
+    they make, by the names that these have in the model. `lists`: its tiles go into sequences.
     """
 
     prefix: str
@@ -66,6 +80,7 @@ class _Loop:
     tiles: ir.Value
     nodes: dict[int, ir.Node]
     made: dict[str, ir.Value]
+    lists: bool = False
 
 
 class _Writer:
@@ -87,52 +102,82 @@ class _Writer:
         view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
         made = (name for op in sorted(region.own) for name in view.makes[op] if name)
         exits = [name for name in made if self._is_exit(region, name)]
-        length = self._numbers.length(region.length)
         tiles, count = self._numbers.tiles(region.length, tiling)
         own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
         bound = short_sizes(self._sized, region, tiling)
         whole = None if bound is None else self._whole(prefix, region, exits, (bound, tiling))
         # the names under which dimensions of tensors are known as tiles of them are joined
         opened = blocked_names(self._sized) if region.windows is not None else ()
-        lying = [f"{name}{OPENED}" if name in opened else name for name in exits]
         starts = [
-            self._numbers.empty(own, region.axes[name], self._values[name])
-            for own, name in zip(lying, exits, strict=True)
+            self._numbers.empty(f"{name}{OPENED}" if name in opened else name, region.axes[name], self._values[name])
+            for name in exits
         ]
+        outer = self._move_out(prefix, own, exits)
+        lists = lists_tiles(self._sized, region)
+        length, inside = self._numbers.length(region.length), self._inside(prefix, region)
+        loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *inside, lists)
+        body = self._body(loop, exits)
+        for node in own if region.windows is not None else ():
+            node.resize_inputs(0)  # tiles have copies
+        for value, result in outer.items():
+            self._values[value.name] = result  # what later regions read
+            result.name, value.name = value.name, f"{prefix}tile/{value.name}"
+            result.shape = self._opaque(result.name or "")
+        results = list(outer.values())
+        if bound is None or whole is None:
+            self._graph.append(self._loop(loop.name, count, starts, body, results))
+            return
+        joined = self._results(f"{prefix}tiles/", exits)
+        if lists:
+            tiled = self._listed(loop, count, body, joined, exits)
+        else:
+            tiled = [self._loop(f"{prefix}tiles", count, starts, body, joined)]
+        closed = [
+            self._closed(tiled, name, value) if name in opened else value
+            for name, value in zip(exits, joined, strict=True)
+        ]
+        in_tiles = ir.Graph([], closed, nodes=tiled, name=f"{prefix}in_tiles")
+        branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", in_tiles)]
+        flag = self._numbers.holds(bound)
+        self._graph.append(ir.Node("", "If", [flag], branches, outputs=results, name=loop.name))
+
+    def _move_out(self, prefix: str, own: list[ir.Node], exits: list[str]) -> dict[ir.Value, ir.Value]:
+        """Take a region's nodes out of the graph: what is read instead of its exits, by these."""
         old = [self._values[name] for name in exits]
-        outer = self._results(f"{prefix}whole/", exits)
-        new_of, inside = dict(zip(old, outer, strict=True)), set(own)
+        new_of, inside = dict(zip(old, self._results(f"{prefix}whole/", exits), strict=True)), set(own)
         for value, result in new_of.items():
             for node, at in [use for use in value.uses() if use[0] not in inside]:
                 node.replace_input_with(at, result)
         self._graph.outputs[:] = [new_of.get(value, value) for value in self._graph.outputs]
         self._graph.remove(own)
-        loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *self._inside(prefix, region))
-        body = self._body(loop, exits)
-        for node in own if region.windows is not None else ():
-            node.resize_inputs(0)  # tiles have copies
-        for value, result in new_of.items():
-            self._values[value.name] = result  # what later regions read
-            result.name, value.name = value.name, f"{prefix}tile/{value.name}"
-            result.shape = self._opaque(result.name or "")
-        if bound is None or whole is None:
-            self._graph.append(self._loop(loop.name, count, starts, body, outer))
-            return
-        joined = self._results(f"{prefix}tiles/", exits)
-        tiled = [self._loop(f"{prefix}tiles", count, starts, body, joined)]
-        closed: list[ir.Value] = []
-        for name, lies, value in zip(exits, lying, joined, strict=True):
-            if name == lies:
-                closed.append(value)
-                continue
-            # joined as it lies in memory, in blocks of channels; here in its own shape
-            shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
-            value.shape = None
-            closed.append(self._numbers.op(tiled, f"{value.name}/closed", "Reshape", [value, shape]))
-            closed[-1].type, closed[-1].shape = value.type, self._opaque(name)
-        other = ir.Graph([], closed, nodes=tiled, name=f"{prefix}in_tiles")
-        branches = [ir.AttrGraph("then_branch", whole), ir.AttrGraph("else_branch", other)]
-        self._graph.append(ir.Node("", "If", [self._numbers.holds(bound)], branches, outputs=outer, name=loop.name))
+        return new_of
+
+    def _closed(self, tiled: list[ir.Node], name: str, value: ir.Value) -> ir.Value:
+        """In its own shape what was joined as it lies in memory, in blocks of channels."""
+        shape = self._numbers.constant([0, self._sized.dims[name][1].offset, 0, 0])
+        value.shape = None
+        closed = self._numbers.op(tiled, f"{value.name}/closed", "Reshape", [value, shape])
+        closed.type, closed.shape = value.type, self._opaque(name)
+        return closed
+
+    def _listed(
+        self, loop: _Loop, count: ir.Value, body: ir.Graph, joined: list[ir.Value], exits: list[str]
+    ) -> list[ir.Node]:
+        """Nodes that run a loop whose tiles are put in sequences, and join these."""
+        nodes: list[ir.Node] = []
+        starts, lists = list[ir.Value](), list[ir.Value]()
+        for at, value in enumerate(joined):
+            kind = present(value.type, f"the type of '{value.name}'")
+            dtype = ir.AttrInt64("dtype", kind.dtype)
+            starts.append(self._numbers.op(nodes, f"{loop.prefix}none{at}", "SequenceEmpty", [], dtype))
+            lists.append(ir.Value(name=f"{loop.prefix}list{at}"))
+            starts[-1].type = lists[-1].type = ir.SequenceType(kind)
+        nodes.append(self._loop(f"{loop.prefix}tiles", count, starts, body, lists))
+        for name, value, tiles in zip(exits, joined, lists, strict=True):
+            axis = ir.AttrInt64("axis", loop.region.axes[name])
+            node_name = f"{loop.prefix}joined/{name}"
+            nodes.append(ir.Node("", "ConcatFromSequence", [tiles], [axis], outputs=[value], name=node_name))
+        return nodes
 
     def _loop(
         self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
@@ -333,11 +378,15 @@ class _Writer:
         nodes.append(ir.Node("", "Identity", [going], outputs=[goes_on], name=f"{prefix}goes_on"))
         held, results = list[ir.Value](), [goes_on]
         for name, value in zip(exits, made, strict=True):
-            axis = ir.AttrInt64("axis", loop.region.axes[name])
             sofar = ir.Value(name=f"{prefix}sofar/{name}", type=value.type)
-            sofar.shape = self._open(value, f"{prefix}s{len(held)}")
-            joined = self._numbers.op(nodes, f"{prefix}joined/{name}", "Concat", [sofar, value], axis)
-            joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
+            if loop.lists:
+                joined = self._numbers.op(nodes, f"{prefix}listed/{name}", "SequenceInsert", [sofar, value])
+                sofar.type = joined.type = ir.SequenceType(present(value.type, f"the type of '{value.name}'"))
+            else:
+                axis = ir.AttrInt64("axis", loop.region.axes[name])
+                sofar.shape = self._open(value, f"{prefix}s{len(held)}")
+                joined = self._numbers.op(nodes, f"{prefix}joined/{name}", "Concat", [sofar, value], axis)
+                joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
             held.append(sofar)
             results.append(joined)
         return ir.Graph([number, going, *held], results, nodes=nodes, name=f"{prefix}body")

@@ -12,32 +12,64 @@ from remat_cli.core.values.sizes import SizeBound
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.window_estimate import whole_up_to
+from remat_cli.splitting.rules.record import ElementKind
 from remat_cli.splitting.tiles.view import ModelView
+
+LARGE_SHARE = 1 / 16  # of the largest tensor: smaller ones may grow as they like
 
 
 def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBound | None:
     """The sizes at which a region runs whole; None where it never may.
 
-    Where every tile makes something again they are those for which the largest tensor is a tile's, else those of one
-    tile: beyond these, tiles stay nearer to the processor. A region that reads a matrix of weights always runs in its
-    loop: the runtime packs such weights for each branch anew. So does one along a length that does not vary.
+    Where every tile makes something again, or has other bits where it is small, they are those for which the largest
+    tensor is a tile's, else those of one tile: beyond these, tiles stay nearer to the processor. A region that reads a
+    matrix of weights always runs in its loop: the runtime packs such weights for each branch anew. So does one along a
+    length that does not vary.
     """
     if not region.length.terms:
         return None
     if region.windows is not None:
-        return SizeBound((region.length,), whole_up_to(sized, region, tiling))  # convolutions do not pack weights
-    specs = (sized.view.ops[op] for op in region.own)
-    weights = (shape for spec in specs for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
-    if any(sum(size > 1 for size in shape or ()) > 1 for shape in weights):
+        return _as_large(sized, region, whole_up_to(sized, region, tiling))
+    if packs_weights(sized, region):
         return None
-    if not region.copies:
-        return SizeBound((region.length,), tiling.rows)
-    names = (name for op in region.own for name in sized.view.makes[op] if name)
+    rules = [sized.view.rules[op] for op in region.own]
+    minds_size = any(rule.has_windows or rule.elements is ElementKind.PACKETS for rule in rules)
+    return (
+        _as_large(sized, region, tiling.rows)
+        if region.copies or minds_size
+        else SizeBound((region.length,), tiling.rows)
+    )
+
+
+def _as_large(sized: SizedView, region: LoopRegion, rows: int) -> SizeBound:
+    """Sizes for which the region's largest tensor is no larger than so many rows of it at the largest sizes.
+
+    They are those of so many rows where some other large tensor grows with other lengths than that one.
+    """
+    names = [name for op in region.own for name in sized.view.makes[op] if name]
     largest = max(names, key=lambda name: (sized.sizes[name], name))
-    shape, axis = sized.view.tensors[largest].shape, region.axes[largest]
-    varying = [at for at, dim in enumerate(sized.dims[largest]) if dim.terms]
-    most = math.prod(shape[at] for at in varying if at != axis) * tiling.rows
-    return SizeBound(tuple(sized.dims[largest][at] for at in varying), most)
+    shape, dims, axis = sized.view.tensors[largest].shape, sized.dims[largest], region.axes[largest]
+    others = [at for at, dim in enumerate(dims) if dim.terms and at != axis]
+    least_bytes = sized.sizes[largest] * LARGE_SHARE
+    grows = {name for at in (*others, axis) for name in dims[at].names}
+    for name in names if not region.copies else ():
+        if sized.sizes[name] >= least_bytes and not grows <= {each for dim in sized.dims[name] for each in dim.names}:
+            return SizeBound((region.length,), rows)
+    factors = (*(dims[at] for at in others), region.length)
+    return SizeBound(factors, math.prod(shape[at] for at in others) * rows)
+
+
+def packs_weights(sized: SizedView, region: LoopRegion) -> bool:
+    """Whether the runtime may pack weights of a region's ops: not for bodies within bodies, where bits differ then.
+
+    Those of convolutions it does not pack.
+    """
+    if region.windows is not None:
+        return False
+    view = sized.view
+    specs = (view.ops[op] for op in region.own if not view.rules[op].has_windows)
+    weights = (shape for spec in specs for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
+    return any(sum(size > 1 for size in shape or ()) > 1 for shape in weights)
 
 
 def shared_by(view: ModelView, region: LoopRegion) -> list[str]:

@@ -15,7 +15,7 @@ from remat_cli.base.present import present
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, kind_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
-from remat_cli.splitting.loops.window_estimate import whole_up_to
+from remat_cli.splitting.loops.short_sizes import short_sizes
 from remat_cli.splitting.loops.window_regions import sliced_part
 from remat_cli.splitting.loops.windows import ROWS, Changed, Part, PartOp, TileForm
 from remat_cli.splitting.rules.record import Scope, WindowKind
@@ -30,10 +30,10 @@ def window_refusal(
     sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily, most_asked: int = MOST_ASKED
 ) -> tuple[int, Sizes] | None:
     """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none."""
-    whole = whole_up_to(sized, region, tiling)
+    whole = present(short_sizes(sized, region, tiling), "the sizes at which tiles of windows are one")
     for kind, op in _told_apart(sized, region).items():
-        asked = kind, region.length, tiling.rows
-        if sized.proved_above.get(asked, math.inf) <= whole:
+        asked = kind, region.length, tiling.rows, whole.factors
+        if sized.proved_above.get(asked, math.inf) <= whole.most:
             continue
         known, made = SizedOp.of(sized, region, op), next(name for name in sized.view.makes[op] if name)
         choices = _choices(known, region, family)
@@ -43,13 +43,13 @@ def window_refusal(
             sized.look()
             sizes = {**family.fixed, **{each.name: size for each, size in zip(family.ranges, chosen, strict=True)}}
             units = region.length.at(sizes)
-            if units <= whole:
+            if whole.holds(sizes) or units <= tiling.rows:
                 continue  # it runs whole
             view, tiles = known.at(sizes), _tiles(region, tiling, units)
             works = ((work, form, bounds) for form, bounds in tiles for work in form.ops if work.op == op)
             if not all(_is_part_same(sized, region.axes[made], view, *each) for each in works):
                 return op, sizes
-        sized.proved_above[asked] = whole
+        sized.proved_above[asked] = whole.most
     return None
 
 

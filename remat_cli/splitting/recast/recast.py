@@ -164,7 +164,7 @@ class Rewrite:
         graph = _like(view.graph, to_graph(model, made))
         number = {op.name: index for index, op in enumerate(graph.ops)}
         return Recast(
-            view_model(model, graph, view.channel_block, view.threads, view.may_reassociate),
+            view_model(model, graph, view.channel_block, view.threads, view.may_reassociate, view.own_threads),
             tuple(number[draft.name] for draft in drafts),
             tuple(self.costs[op.name] for op in graph.ops),
             self.origin,

@@ -5,21 +5,18 @@ buffer, or of a thread's share of it, so that the same element may have other bi
 measuring (`tests/splitting/test_rules_pointwise.py`); `by_packets` is their rule.
 """
 
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.ort_rules.shares import PACKET, SHARES_PER_THREAD, is_all_packets
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, broadcast_need, of_first
 
 _SMALL_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
-# Each thread gets four shares of a buffer, equal in size where it is long enough. Measured (ONNX Runtime 1.31.1): all
-# shares are whole packets, at 1, 2, 4 and 8 threads, for any multiple of 128 elements from 19,584 on;
-# that is, of 16 elements for each of up to eight threads.
-# For Selu and Celu, whose shares are larger, that begins only after 260,000 elements: their bits are never kept.
-_PACKET = 16
-_LEAST_SHARED = 1 << 15
+SHARED_CYCLES = {"Celu": 1, "Elu": 30, "Log": 15, "LRN": 320, "Mish": 15, "Selu": 4, "Softplus": 15}
+"""Cycles that the runtime says an element of these ops takes, which decide how threads share them; others run alone."""
 
 
 def elementwise(op: OpView, slab: Slab) -> Sliced | None:
@@ -55,23 +52,25 @@ def power(op: OpView, slab: Slab) -> Sliced | None:
     return elementwise(op, slab) if is_exact or _may_round_otherwise(op) else None
 
 
-def by_shares(op: OpView, slab: Slab) -> Sliced | None:
-    """Selu, Celu: computed in packets in shares too long to be met, so bits never hold."""
-    return first_input(op, slab) if _may_round_otherwise(op) else None
-
-
 def by_packets(op: OpView, slab: Slab) -> Sliced | None:
-    """Functions computed in packets of elements: whole op and slab must both be whole packets for every thread."""
+    """Functions computed in packets of elements: in the whole op and in the slab all of them must be in one.
+
+    Where the slab alone would have others it is longer, if a little is enough.
+    """
     if _may_round_otherwise(op):
         return first_input(op, slab)
-    shape = op.output_shape
+    shape, cycles = op.output_shape, SHARED_CYCLES.get(op.node.op_type)
     row = prod(shape) // shape[slab.axis]
-    packets = _PACKET * op.threads
-    step = packets // gcd(packets, row)
-    makes = Slab(slab.axis, slab.start // step * step, -(-slab.stop // step) * step)
-    if shape[slab.axis] % step or makes.extent * row < _LEAST_SHARED or _element_type(op, 0) != ir.DataType.FLOAT:
+    is_known = _element_type(op, 0) == ir.DataType.FLOAT
+    if not is_known or not is_all_packets(prod(shape), cycles, op.own_threads):
         return None
-    return first_input(op, makes)
+    for extent in range(
+        slab.extent, min(shape[slab.axis], slab.extent + PACKET * SHARES_PER_THREAD * op.own_threads) + 1
+    ):
+        if is_all_packets(extent * row, cycles, op.own_threads):
+            start = min(slab.start, shape[slab.axis] - extent)
+            return first_input(op, Slab(slab.axis, start, start + extent))
+    return None
 
 
 def across_channels(op: OpView, slab: Slab) -> Sliced | None:

@@ -89,12 +89,11 @@ RECORDS: tuple[SliceRule, ...] = (
     ),
     SliceRule(
         pointwise.by_packets,
-        {ONNX: "Elu Softplus Mish Log Sin Cos Asin Acos Atan"},
+        {ONNX: "Celu Elu Selu Softplus Mish Log Sin Cos Asin Acos Atan"},
         Why.ASKED,
         is_cheap=True,
         elements=ElementKind.PACKETS,
     ),
-    SliceRule(pointwise.by_shares, {ONNX: "Selu Celu"}, Why.NEVER, is_cheap=True),
     SliceRule(
         pointwise.extremum,
         {ONNX: "Min Max"},
@@ -331,7 +330,7 @@ def rule_of(domain: str, op_type: str) -> SliceRule:
 
 def is_for_threads(domain: str, op_type: str) -> bool:
     """Whether parts have the bits of the whole with as many threads as were asked about, and not with any number."""
-    return rule_of(domain, op_type).cut in (pointwise.by_packets, pointwise.across_channels)
+    return rule_of(domain, op_type) is not NO_RULE and op_type in pointwise.SHARED_CYCLES
 
 
 def slice_op(op: OpView, slab: Slab) -> Sliced | None:

@@ -58,8 +58,9 @@ class OpView:
     """A node with the static shapes of its inputs and outputs by position (None: left out).
 
     `opset` is the version of the node's own domain. `weights` tells by position which inputs are constants. `threads`
-    is the most threads that may share an op: bits hold for any number up to it. With `may_reassociate` bits need not
-    hold: a slab may add up in another order than the whole, and zeros may have the other sign.
+    is the most threads that may share an op: bits hold for any number up to it, but for ops that share out packets of
+    elements, for which they hold with `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in
+    another order than the whole, and zeros may have the other sign.
     """
 
     node: ir.Node
@@ -69,6 +70,7 @@ class OpView:
     opset: int
     threads: int = MOST_THREADS
     may_reassociate: bool = False
+    own_threads: int = MOST_THREADS
 
     @property
     def key(self) -> tuple[str, str]:

@@ -20,16 +20,24 @@ from remat_cli.splitting.tiles.op_view import MOST_THREADS, OpView, Shape, Slab,
 
 
 def view_model(
-    model: ir.Model, graph: Graph, channel_block: int, threads: int = MOST_THREADS, may_reassociate: bool = False
+    model: ir.Model,
+    graph: Graph,
+    channel_block: int,
+    threads: int = MOST_THREADS,
+    may_reassociate: bool = False,
+    own_threads: int | None = None,
 ) -> ModelView:
-    """A view of a copy in which every tensor has its element type, which the runtime's optimiser leaves out."""
+    """A view of a copy in which every tensor has its element type, which the runtime's optimiser leaves out.
+
+    Sessions have `own_threads`, or as many as ops may run on.
+    """
     copy = model.clone()
     kinds = element_types({tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors})
     for node in copy.graph:
         for value in node.outputs:
             if value.name in kinds:
                 value.type = kinds[value.name]
-    return ModelView(copy, graph, channel_block, threads, may_reassociate)
+    return ModelView(copy, graph, channel_block, threads, may_reassociate, own_threads or threads)
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,8 @@ class ModelView:
     """An optimised model and its Graph; tensors go by name, ops by their id in the graph.
 
     `channel_block` is how many channels the CPU's blocked layout keeps together (1: the model has no such layout),
-    `threads` the most threads that an op will run on. With `may_reassociate` slabs need not have the bits of the whole.
+    `threads` the most threads that an op will run on, `own_threads` those of the sessions whose bits count. With
+    `may_reassociate` slabs need not have the bits of the whole.
     """
 
     model: ir.Model
@@ -45,6 +54,7 @@ class ModelView:
     channel_block: int
     threads: int = MOST_THREADS
     may_reassociate: bool = False
+    own_threads: int = MOST_THREADS
     _slices: dict[tuple[int, int, int, int], Sliced | None] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -66,6 +76,7 @@ class ModelView:
                 opset=node.version or versions.get(node.domain, 1),
                 threads=self.threads,
                 may_reassociate=self.may_reassociate,
+                own_threads=self.own_threads,
             )
             for node in self.nodes
         )

@@ -1,0 +1,65 @@
+"""Which regions a ladder of loops has: those around fewer ops go with the loops that they were found beside."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from onnx import TensorProto, helper
+
+from remat_cli.base.progress import silent
+from remat_cli.compiling.search import loops as stage
+from remat_cli.compiling.search.loop import SplitTask
+from remat_cli.compiling.search.loops import Loops, Refusal
+from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.values.sizes import SizeFamily, SizeRange, number
+from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.loops.loop_regions import LoopRegion
+from tests.compiling.test_verdicts import REQUEST, planned
+from tests.splitting.looped_model import LoopedModel
+
+OPS = 12
+
+
+@pytest.fixture
+def chain():
+    """Ops of which each makes a larger tensor than the one before, so that there are many ladders."""
+    nodes = [helper.make_node("Concat", [f"t{at}", f"t{at}"], [f"t{at + 1}"], axis=1) for at in range(OPS)]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])
+        for name, width in (("t0", 1), (f"t{OPS}", 2**OPS))
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", ports[:1], ports[1:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=10
+    )
+    return LoopedModel(model, SizeFamily((SizeRange("n", 1, 8),))).sized
+
+
+def test_regions_of_a_ladder_share_no_op_whenever_they_are_asked_for(monkeypatch, chain):
+    """Smaller tensors give larger loops; windows around fewer ops are looked for long after all ladders are known."""
+    made = []
+
+    def loops_of(sized, least_bytes, *, fixed=False):
+        made.append(least_bytes)
+        return [LoopRegion(number(1), set(range(len(made))))]
+
+    def windows_of(sized, least_bytes, taken):
+        return [LoopRegion(number(1), set(range(OPS)) - set(taken))]
+
+    whole = planned(Status.NOT_FOUND)
+    loops = Loops(SplitTask(whole, whole.answer.question, REQUEST, None, silent()))
+    loops.__dict__["sized"] = chain
+    monkeypatch.setattr(stage, "LEAST_SHARE", 0)
+    monkeypatch.setattr(stage, "find_batches", lambda sized, least_bytes: [])
+    monkeypatch.setattr(stage, "find_loops", loops_of)
+    monkeypatch.setattr(stage, "find_windows", windows_of)
+    monkeypatch.setattr(Loops, "_finest", lambda self, region, tiles: None)
+    ladders = list(loops._all_ladders())
+    assert len(made) > 2
+    for ladder in ladders:
+        loops.__dict__["_refused"] = [
+            Refusal(each, Tiling(1), max(each.ops), {}) for each in ladder.regions if each.ops
+        ]
+        for regions in ladder.others:
+            assert all(not one.ops & other.ops for one, other in combinations(regions, 2))
+            assert regions[0] is ladder.regions[0]
