@@ -202,8 +202,13 @@ def _as_run(prepared: Prepared, answer: BudgetAnswer) -> Iterator[BudgetAnswer]:
     """The answer with its steps as they are, and in orders in which default sessions would rather run them.
 
     No gate may hold them where it would take a tensor out of the layout. Of two ops that a session explores one after
-    the other the second runs first, so that their order may change each time.
+    the other the second runs first, so that their order may change each time. A plan that runs ops again keeps its
+    order: in another one readers would read another run than the file lets them.
     """
+    op_ids = answer.known_plan.schedule.op_ids()
+    if len(set(op_ids)) < len(op_ids):
+        yield answer
+        return
     for _ in range(MOST_ORDERS):
         answer = _with_sums_in_turn(prepared, answer)
         yield answer
@@ -222,7 +227,9 @@ def _with_sums_in_turn(prepared: Prepared, answer: BudgetAnswer) -> BudgetAnswer
     order = list(answer.known_plan.schedule.op_ids())
     for names in in_turn(prepared.reference, prepared.layout):
         first, other = (ids[name] for name in names)
-        if order.count(first) == order.count(other) == 1 and order.index(other) < order.index(first):
+        between = order[order.index(other) + 1 : order.index(first) + 1]
+        made = set(prepared.graph.ops[other].outputs)
+        if between and not any(made & set(prepared.graph.ops[op].inputs) for op in between):
             order.remove(other)
             order.insert(order.index(first) + 1, other)
     schedule = Schedule(tuple(Compute(op, 0) for op in order))

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import remat_cli
 from remat_cli.cli import main
 from remat_cli.onnx_io.read.compiled import runs_on_at
 from remat_cli.onnx_io.write.markers import MARK
@@ -132,6 +133,16 @@ def test_one_for_another_kind_promises_memory_there_and_bits_everywhere(compiled
     assert any("predicted, not measured" in note for note in report["verification"]["notes"])
     assert main(["verify", str(written.with_suffix(".plan.json")), "--verify", "fast"]) == 0
     capsys.readouterr()
+
+
+def test_its_file_is_held_to_ordinary_sessions_without_its_plan(compiled):
+    """Which alone make of it what they make of the original: exact ones have other bits, and an order of their own."""
+    original, written, _ = compiled
+    seen = remat_cli.verify(written, original=original, verify="fast")
+    assert seen.exit_code == 0, seen
+    assert seen.verification.is_portable
+    assert seen.verification.order_honoured is None
+    assert "default_session" in {promise.measure for promise in seen.verification.promises}
 
 
 def test_a_target_that_is_none_is_refused_with_those_that_are(compiled, capsys):
