@@ -70,7 +70,9 @@ def row(name: str, path: Path, target: str, time_limit: str, folder: Path) -> Ro
     flags = [f"--budget={BUDGET}", f"--target={target}", f"--time-limit={time_limit}", *dims]
     code, report, said = run_compiler(path, flags, output, folder / "cache", LONGEST_SECONDS)
     if code != 0:
-        return {"outcome": "no plan" if code in (3, 4) else "FAILED", "message": said[-200:]}
+        was_cut = report.get("asked", {}).get("search_was_cut", False)
+        outcome = "no plan in time" if was_cut else "no plan"
+        return {"outcome": outcome if code in (3, 4) else "FAILED", "message": said[-200:]}
     sizes = [f"--dim={dim}={size}" for dim, size in SIZES.get(name, {}).items()]
     words = ["verify", str(output), "--original", str(path), *sizes, "--format", "json", "--quiet"]
     done = subprocess.run([sys.executable, "-m", "remat_cli", *words], capture_output=True, text=True, check=False)
@@ -98,8 +100,11 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     pairs = {name: (found.get((name, "here")), found.get((name, "any"))) for name in names}
     for name, pair in pairs.items():
         yield f"| {name} | " + " | ".join(_cells(pair)) + " |"
-    both = [(here, other) for here, other in pairs.values() if _is_there(here) and _is_there(other)]
-    lost = [name for name, (here, other) in pairs.items() if _is_there(here) and not _is_there(other)]
+    files = {
+        name: [each for each in pair if each is not None and each["outcome"] == "bits"] for name, pair in pairs.items()
+    }
+    both = [(each[0], each[1]) for each in files.values() if len(each) == len(TARGETS)]
+    lost = [name for name, each in files.items() if [row["target"] for row in each] == ["here"] and all(pairs[name])]
     yield ""
     yield f"{len(both)} of {len(pairs)} models have a file of either kind; lost for any: {', '.join(lost) or 'none'}."
     if not both:
@@ -115,16 +120,12 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     kept = max(means["later_bytes"], means["loading_bytes"]) <= MOST_MEMORY and max(memory) <= MOST_OF_ONE and not lost
     yield ""
     yield f"The rule: any is the default where it costs at most {MOST_TIME - 1:.0%} time and {MOST_MEMORY - 1:.0%} of"
-    yield f"the process in the mean, {MOST_OF_ONE - 1:.0%} in any model, none lost. By memory alone it is "
+    yield f"the process in the mean, {MOST_OF_ONE - 1:.0%} in any model, none lost. By memory alone it is"
     yield f"{'kept, so that times decide' if kept else 'not kept: the default is here'}."
 
 
-def _is_there(each: Row | None) -> bool:
-    return each is not None and each["outcome"] == "bits"
-
-
 def _ratio(here: Row, other: Row, what: str) -> float:
-    return other[what][1] / max(1, here[what][1])
+    return float(other[what][1]) / max(1, int(here[what][1]))
 
 
 def _mean(values: Sequence[float]) -> float:
