@@ -100,8 +100,9 @@ types: $(STAMP)  ## static types
 wheel: $(STAMP)  ## build the wheel, install it elsewhere, run it
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python -m build --no-isolation --wheel --outdir build/wheel . >build/wheel/build.log
-	$(PYTHON) -m venv build/wheel/venv
-	build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build/wheel/*.whl
+	$(PYTHON) -m venv --without-pip build/wheel/venv
+	$(BIN)/python -m pip --python build/wheel/venv/bin/python install --quiet --disable-pip-version-check \
+		--constraint constraints.txt build/wheel/*.whl
 	build/wheel/venv/bin/remat --help >/dev/null
 
 models: $(STAMP)  ## rebuild the sample models (seeded, no download)

@@ -11,6 +11,7 @@ from hypothesis import is_hypothesis_test, settings
 
 from tests import durations, presence
 from tests.compiled_samples import SampleStore
+from tests.quick_processes import QuickProcesses
 
 # Machines differ in speed, so no property test has a deadline; the same examples are drawn on every run.
 settings.register_profile("remat", deadline=None, derandomize=True)
@@ -28,8 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Files of tests/gpu ask for the device when they are collected."""
+    """Files of tests/gpu ask for the device when they are collected; fast tests have processes that start quickly."""
     presence.device = config.getoption("--device")
+    if config.getoption("markexpr") == FAST:
+        config.pluginmanager.register(QuickProcesses())
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
 

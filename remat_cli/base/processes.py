@@ -6,6 +6,7 @@ cores there are to run them on.
 """
 
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -235,6 +236,7 @@ def forked(function: Callable[[Any, Tell], Any], job: Any, folder: Path) -> tupl
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        gc.freeze()  # what the parent left is not ours to end: a session in it would wait for threads that are not here
         try:
             _work(function, job, folder, writer)
         except BaseException:

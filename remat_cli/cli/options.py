@@ -253,7 +253,9 @@ split_options = group(
 )
 
 max_overhead_option = _option(
-    "--max-overhead", metavar="P", help="Most extra time that a plan may cost. [20% for `min`, else any]"
+    "--max-overhead",
+    metavar="P",
+    help="Most extra time that a plan may cost. [20% for `min`, 100% for one CPU session, else any]",
 )
 
 

@@ -58,7 +58,7 @@ def search_of(settings: Settings) -> Search:
     """The solver, its limits and what else says how plans are searched for.
 
     Raises:
-        ConfigError: no such solver, no such option, or a value that it cannot have.
+        ConfigError: no such solver, no such option, a value that it cannot have, or a least budget for plans that page.
     """
     limits = Limits(
         seconds=settings.time_limit_seconds,
@@ -69,6 +69,9 @@ def search_of(settings: Settings) -> Search:
     )
     if settings.spill is not None:
         pager = make_pager(settings.solver, settings.solver_options)
+        asked = settings.budget
+        if asked is not None and any(part.kind == "min" for part in asked.parts):
+            raise ConfigError(f"budget '{asked.text}' is not found with --spill: write bytes, or a share such as 50%")
         return Search(make_solver("auto"), limits, settings.least_overhead_share, pager, settings.max_overhead_share)
     solver = make_solver(settings.solver, settings.solver_options)
     return Search(solver, limits, settings.least_overhead_share, None, settings.max_overhead_share)

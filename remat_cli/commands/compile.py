@@ -14,7 +14,7 @@ from remat_cli.compiling.asked_for import asked_in_vain
 from remat_cli.compiling.beyond import prepare_at_any
 from remat_cli.compiling.layouts import may_stay_as_here
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
-from remat_cli.compiling.plan import plan_model, within_overhead
+from remat_cli.compiling.plan import begun, plan_model, within_overhead
 from remat_cli.compiling.planned import PlannedModel, Refused
 from remat_cli.compiling.prepare import work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
@@ -53,7 +53,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
             prepared = prepare_at_any(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         subject = asked.subject(prepared, request, work, progress)
-        request = replace(request, search=request.search.begun())
+        request = replace(request, search=begun(request.search, prepared, subject.platform))
         if request.process_budget_bytes is not None:
             planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
             settled = planning.settled(verified=is_verified)
@@ -71,7 +71,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
                 if progress.should_stop()
                 else plain_process_bytes(prepared, subject.platform, request, work, progress)
             )
-            known = asked_in_vain(request, settled.planned.answer.question, needs_bytes)
+            known = asked_in_vain(request, settled.planned, needs_bytes)
             told = (*report.warnings, *asked.told(settled.planned))
             report = msgspec.structs.replace(report, asked=known, warnings=told)
         else:

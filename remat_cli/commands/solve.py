@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from remat_cli.base import progress as stages
-from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import search_of
 from remat_cli.compiling.ask import ask_abstract
@@ -31,10 +30,6 @@ def solve_instance(instance: Path, settings: Settings, progress: Progress) -> So
         run = cut_short(solved.run, is_split=False) if progress.should_stop() else solved.run
         solution = solution_report(run, solved.question.problem, solved.question.baseline)
     else:
-        if question.least:
-            raise ConfigError(
-                f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%"
-            )
         problem, limits = question.problem, replace(search.limits, should_stop=progress.should_stop)
         paging = abstract_terms(problem, settings.spill).question(problem)
         prepare_kernels(search.known_pager, problem, progress)

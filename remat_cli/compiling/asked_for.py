@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterable
 
 from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.planned import Refused
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.search.known_splits import known_splits
-from remat_cli.compiling.solve import BudgetQuestion
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.splits import SplitOptions, parse_split_axis
 from remat_cli.core.values.promises import Asked, CheaperBudget
+from remat_cli.report.solution import CHEAPEST_PERCENT
 
 CHEAPER = 0.75
 """Of the extra time of a plan: what a larger budget takes at most to be worth naming."""
@@ -29,13 +30,36 @@ def asked_of(plan: PlanFile, whole: Prepared | None = None) -> Asked:
     )
 
 
-def asked_in_vain(request: CompileRequest, question: BudgetQuestion, plain_bytes: int | None) -> Asked:
-    """What was asked for where there is no plan; `plain_bytes` are what a process of the model as it is needs."""
+def asked_in_vain(request: CompileRequest, refused: Refused, plain_bytes: int | None) -> Asked:
+    """What was asked for where there is no plan, with what is known to cost less than it may.
+
+    `plain_bytes` are what a process of the model as it is needs.
+    """
+    question = refused.answer.question
     share = request.search.allowed_overhead(question)
+    most = None if share is None else 100 * float(share)
+    is_dear = most is not None and CHEAPEST_PERCENT in refused.answer.run.facts
+    fixed_bytes = question.problem.memories[0].fixed_bytes
+    changeable = max(1, question.baseline.peak - fixed_bytes)
+
+    def share_of(budget_bytes: int) -> float:
+        return WHOLE_PERCENT * (budget_bytes - fixed_bytes) / changeable
+
+    affordable = (
+        CheaperBudget(math.ceil(share_of(known.budget_bytes)), 100 * (known.relative_time - 1))
+        for known in known_splits(refused.whole, request.splits)
+        if is_dear and most is not None and 100 * (known.relative_time - 1) <= most
+    )
     return Asked(
         process_budget_bytes=request.process_budget_bytes,
         process_bytes=plain_bytes,
-        max_overhead_percent=None if share is None else 100 * float(share),
+        max_overhead_percent=most,
+        cheaper=min(
+            (each for each in affordable if share_of(question.budget_bytes) < each.share_percent < WHOLE_PERCENT),
+            key=lambda each: each.share_percent,
+            default=None,
+        ),
+        is_looked_up=is_dear,
     )
 
 

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,9 +14,22 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.solve import Search
 from remat_cli.compiling.ways import way
+from remat_cli.core.values.conditions import CPU
+from remat_cli.onnx_io.read.load import is_training_step
 from remat_cli.report.solution import CHEAPEST_PERCENT, MOST_PERCENT, overhead_percent
 
+MOST_OVERHEAD_SHARE = Fraction(1)  # of the baseline's time, where nothing else was said
 P = TypeVar("P", bound=Answered)
+
+
+def begun(search: Search, prepared: Prepared, platform: Platform) -> Search:
+    """A search that begins now; a plan for one session on the CPU costs at most twice the time unless more is allowed.
+
+    Steps of training and what pages or spans devices may cost any.
+    """
+    is_session = kind_of(platform.specs, is_spilled=platform.spill is not None) == "one_model"
+    is_capped = is_session and platform.specs[0].provider == CPU and not is_training_step(prepared.source.ir)
+    return replace(search.begun(), default_limit=MOST_OVERHEAD_SHARE if is_capped else None)
 
 
 def plan_model(

@@ -34,8 +34,9 @@ LOOK_SECONDS = 5.0  # for a first plan before kernels are compiled, which takes 
 class Search:
     """How plans are searched for: the solver, its limits, and the share of time that `--budget min` may cost.
 
-    Plans that page are the `pager`'s. `overhead_limit` is the share of time that a plan for any budget may cost (None:
-    any). `clock` has the time of the whole search, of which each solver gets no more than is left.
+    Plans that page are the `pager`'s. `overhead_limit` is the share of time that a plan for any budget may cost, where
+    one was asked for, else `default_limit` (None: any). `clock` has the time of the whole search, of which each solver
+    gets no more than is left.
     """
 
     solver: Solver
@@ -43,6 +44,7 @@ class Search:
     max_overhead_share: Fraction = Fraction(0)
     pager: Pager | None = None
     overhead_limit: Fraction | None = None
+    default_limit: Fraction | None = None
     clock: SearchClock = field(default_factory=SearchClock)
 
     @property
@@ -69,7 +71,9 @@ class Search:
 
     def allowed_overhead(self, question: BudgetQuestion) -> Fraction | None:
         """The share of the baseline's time that a plan may cost on top; None: any."""
-        return self.max_overhead_share if question.least else self.overhead_limit
+        if question.least:
+            return self.max_overhead_share
+        return self.default_limit if self.overhead_limit is None else self.overhead_limit
 
     def allows(self, time_ns: int, question: BudgetQuestion) -> bool:
         """Whether a plan may take so long."""

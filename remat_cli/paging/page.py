@@ -45,14 +45,12 @@ def plan_paging(
     """The best plan that pages; under `auto` one that only recomputes, as one model, where that is no slower.
 
     Raises:
-        ConfigError: the solver does not take the model, or the budget is one that paging cannot be asked for.
+        ConfigError: the solver does not take the model.
     """
     if platform.spill is not None and platform.spill.memory == DISK:
         platform = _with_weights_apart(platform)
     search, question = request.search, ask(platform, request)
     asked = search.known_pager
-    if question.least:
-        raise ConfigError(f"budget '{question.text}' is not found with --spill: write bytes, or a share such as 50%")
     if reason := asked.supports(question.problem):
         raise ConfigError(f"solver {asked.name} cannot take this model: {reason}")
     if asked.name != AUTO:

@@ -110,6 +110,8 @@ def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
     solution = report.solution
     if solution.interrupted or is_too_dear(solution):
         lines = no_verdict_lines(solution, style)
+        if (known := report.asked.cheaper) is not None:
+            lines.append(f"--budget {known.share_percent}% is known to take {known.overhead_percent:+.0f} % time")
     elif solution.status == "infeasible":  # only a proof says that there is no plan
         lines = _impossible_lines(solution, style)
     else:

@@ -61,8 +61,8 @@ class Settings(
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
     the chosen solver's, `solvers` those of any solver by name. `gap_share` and `max_overhead_share` are shares of the
-    baseline time, the latter None for `LEAST_OVERHEAD_SHARE` where the budget is `min`, else any; `race_share` is the
-    share of the time limit after which no more rival splits are measured.
+    baseline time, the latter None for `LEAST_OVERHEAD_SHARE` where the budget is `min`, else for what the kind of plan
+    may cost; `race_share` is the share of the time limit after which no more rival splits are measured.
     `run_limit_seconds` is how long runs of the model may show no progress, `memory_limit_bytes` what each process may
     have (None: what the machine has). `work_dir` keeps intermediate files (None: a temporary directory, removed
     afterwards). `cache_dir` holds measured profiles.

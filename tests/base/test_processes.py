@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -56,3 +57,30 @@ def test_a_breakdown_is_its_code_and_its_last_line(start):
     with started(models.fail, "lost", start) as worker, pytest.raises(ProcessDied) as died:
         worker.answer()
     assert (died.value.code, died.value.line) == (1, "KeyError: 'lost'")
+
+
+class Session:
+    """Something in a circle, whose end must not come in a fork: threads that it would wait for are not there."""
+
+    ended = 0
+
+    def __init__(self) -> None:
+        self.own = self
+
+    def __del__(self) -> None:
+        Session.ended += 1
+
+
+def collect(job: object, tell) -> int:
+    gc.collect()
+    return Session.ended
+
+
+def test_a_fork_ends_nothing_that_its_parent_left(request):
+    gc.disable()
+    request.addfinalizer(gc.enable)
+    Session()
+    with started(collect, None, forked) as worker:
+        assert worker.answer() == 0
+    gc.collect()
+    assert Session.ended == 1

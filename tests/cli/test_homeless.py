@@ -62,10 +62,11 @@ def test_without_a_home_a_model_is_inspected_and_one_line_says_what_is_forgotten
 
 
 def test_a_chosen_cache_directory_holds_costs_and_kernels(package, tmp_path):
-    words = ("-m", "remat_cli", "compile", str(MODEL), "--dim", "batch=8", "--budget", "min", "--split", "off")
-    told = ("--no-verify", "--time-limit", "1s", "-o", str(tmp_path / "out.onnx"))
-    done = homeless(package, tmp_path, *words, *told, REMAT_CACHE_DIR=str(tmp_path / "cache"))
+    """A command says where they lie before the first kernel is loaded; one kernel is enough to see it."""
+    command = f"from remat_cli.cli import main\nassert main(['inspect', {str(MODEL)!r}, '--dim', 'batch=8']) == 0\n"
+    done = homeless(package, tmp_path, "-c", command + KERNEL, REMAT_CACHE_DIR=str(tmp_path / "cache"))
     assert "note" not in done.stderr
+    assert done.stdout.splitlines()[-1] == "True False True"
     assert {each.name for each in (tmp_path / "cache").iterdir()} == {"kernels", "profiles.sqlite3"}
 
 

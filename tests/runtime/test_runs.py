@@ -122,8 +122,15 @@ def step(samples):
     return samples.training_step("chain", "mse")
 
 
-@pytest.mark.parametrize(("ballast", "held"), spread(BALLASTS[1:3]))
-@pytest.mark.parametrize("most_bytes", [2**12, 2**30])
+QUICK = [(2**12, BALLASTS[1], 0), (2**30, BALLASTS[2], 2)]
+"""Few outputs made beforehand, or all; the form; and blocks held meanwhile."""
+THOROUGH = [each for each in itertools.product((2**12, 2**30), BALLASTS[1:3], (0, 1, 2)) if each not in QUICK]
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "ballast", "held"),
+    [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in THOROUGH)],
+)
 def test_regions_with_outputs_made_beforehand(most_bytes, ballast, held, step, tmp_path, planned):
     check(planned(step, "100%"), tmp_path, ballast, held, most_bytes)
 

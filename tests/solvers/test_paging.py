@@ -24,6 +24,7 @@ from remat_cli.solvers.published._pofo.chain_steps import chain_steps, keep_all_
 from remat_cli.solvers.published._pofo.comm import TooManyStates, comm, comm_sets, comm_simple_gap
 from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 from remat_cli.solvers.published._pofo.two_phases import two_phases
+from tests.solvers.chain_bounds import frac, lb_cut, lb_volume
 from tests.solvers.paging_oracle import least_makespan
 from tests.solvers.paging_vectors import figure, graph_problem, paged_chain, paging_vectors, time_of
 from tests.solvers.random_paging import chains, graphs
@@ -61,9 +62,9 @@ def test_vectors_of_chains():
         assert time_of(chain.compute_ticks, chain.link) == entry["compute"]
         best = comm(chain)
         found = {
-            "lb_volume": chain.lb_volume(),
-            "lb_cut": chain.lb_cut(),
-            "frac_opt": chain.frac(),
+            "lb_volume": lb_volume(chain),
+            "lb_cut": lb_cut(chain),
+            "frac_opt": frac(chain),
             "comm_opt": best and best.ticks,
             "comm_simple_gap": comm_simple_gap(chain),
         }
@@ -147,10 +148,10 @@ def test_bounds_and_optima_in_their_order(chain):
     """lb_volume <= lb_cut <= FRAC <= COMM <= COMM that pauses, <= any set; feasible if and only if M >= M_min."""
     best, pausing = comm(chain), comm_simple_gap(chain)
     is_feasible = chain.budget_bytes >= chain.least_bytes
-    assert (best is not None) == (pausing is not None) == (chain.frac() is not None) == is_feasible
+    assert (best is not None) == (pausing is not None) == (frac(chain) is not None) == is_feasible
     if best is None or pausing is None:
         return
-    row = [chain.lb_volume(), chain.lb_cut(), chain.frac(), best.ticks, pausing]
+    row = [lb_volume(chain), lb_cut(chain), frac(chain), best.ticks, pausing]
     assert row == sorted(row)
     assert chain.follow_set(best.stages) == best.ticks
     every = [[k for k in range(chain.stages) if bits >> k & 1] for bits in range(1 << chain.stages)]
@@ -176,11 +177,11 @@ def test_no_schedule_of_a_chain_beats_comm_here(chain):
         made = by_set(chain, stages)
         assert made is not None
         assert made >= Fraction(answer.run.makespan, chain.link.ticks)
-    frac = chain.frac()
-    assert frac is not None
-    assert fluid_bounds([steps.problem], limits()) == [frac] or chain.link.write_bytes != chain.link.read_bytes
-    assert chain.lb_cut() == cut_bound(steps.problem)
-    assert frac <= answer.run.makespan
+    part = frac(chain)
+    assert part is not None
+    assert fluid_bounds([steps.problem], limits()) == [part] or chain.link.write_bytes != chain.link.read_bytes
+    assert lb_cut(chain) == cut_bound(steps.problem)
+    assert part <= answer.run.makespan
     full = page(replace(steps.problem, link=replace(chain.link, is_duplex=True)), limits())
     assert full.run is not None
     assert full.run.makespan <= answer.run.makespan

@@ -20,10 +20,11 @@ from remat_cli.solvers.published._pofo.chain_proposals import CHAIN_KERNELS
 from remat_cli.solvers.published._pofo.chain_steps import chain_steps
 from remat_cli.solvers.published._pofo.comm import comm, comm_simple_gap
 from remat_cli.solvers.published._pofo.paged_chain import PagedChain
-from remat_cli.solvers.published._pofo.pofo import PofoPlan, PofoRecurrences, pofo, pofo_plans, remat_only
+from remat_cli.solvers.published._pofo.pofo import PofoPlan, PofoRecurrences, pofo, pofo_plans
 from remat_cli.solvers.published._pofo.pofo_kernels import NEVER
 from remat_cli.solvers.published._pofo.pofo_schedule import EXACT_STAGES, affordable_slots, pofo_schedule, recomputed
 from remat_cli.solvers.published._pofo.two_phases import two_phases
+from tests.solvers.chain_bounds import remat_only
 from tests.solvers.paging_vectors import actions_of, figure, paged_chain, paging_vectors, time_of
 from tests.solvers.pofo_oracle import Plan, every_plan, makespan
 from tests.solvers.random_paging import chains, random_chain

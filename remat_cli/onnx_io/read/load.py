@@ -359,6 +359,11 @@ def state_file(source: SourceModel) -> Path | None:
     return state_beside(source.ir, source.path)
 
 
+def is_training_step(model: ir.Model) -> bool:
+    """Whether it is a step of training, that says which outputs become which inputs or where these begin."""
+    return not model.metadata_props.keys().isdisjoint({STATE_KEY, STATE_FILE_KEY})
+
+
 def state_beside(model: ir.Model, source: Path) -> Path | None:
     """The same for a model that was read from `source`.
 

@@ -175,33 +175,6 @@ class PagedChain:
         chosen = set(paged)
         return self.follow([size if k in chosen else 0 for k, size in enumerate(self.kept_bytes[:-1])])
 
-    def lb_volume(self) -> int:
-        """All steps, or what must go out and come back, whichever takes longer."""
-        both = self.link.write_ticks + self.link.read_ticks
-        return max(self.compute_ticks, (self.peak_bytes - self.budget_bytes) * both)
-
-    def lb_cut(self) -> int:
-        """The most that any one operation asks for: what is too much then is out before it and comes back after it."""
-        before, after, bound, held = 0, self.compute_ticks, 0, 0
-        operations = []
-        for stage in range(1, self.stages + 1):
-            held += self.kept_bytes[stage - 1]
-            operations.append((self.forward_ticks[stage], held + self.forward_bytes[stage]))
-        for stage in range(self.stages, 0, -1):
-            operations.append((self.backward_ticks[stage], held + self.backward_bytes[stage]))
-            held -= self.kept_bytes[stage - 1]
-        for ticks, need in operations:
-            after -= ticks
-            excess = max(0, need - self.budget_bytes)
-            out, back = excess * self.link.write_ticks, excess * self.link.read_ticks
-            bound = max(bound, max(before, out) + ticks + max(after, back))
-            before += ticks
-        return bound
-
-    def frac(self) -> int | None:
-        """LB_frac, the optimum where any part of a value may be paged (greedy, 2.1 of the thesis); None: infeasible."""
-        return self.follow(self.greedy_bytes())
-
     def greedy_bytes(self) -> list[int]:
         """Bytes to page of A[0], A[1], ...: the first ones, until what is too much is out."""
         missing, offs = max(0, self.peak_bytes - self.budget_bytes), []

@@ -83,11 +83,6 @@ def pofo_plans(chain: PagedChain, quantum_bytes: int, is_over: Callable[[], bool
         yield plan
 
 
-def remat_only(chain: PagedChain, quantum_bytes: int = 0) -> PofoPlan | None:
-    """The same without paging: the best plan of recomputation in which what is stored stays until it is used."""
-    return PofoRecurrences(chain, "corrected", (False,), quantum_bytes).plan()
-
-
 @dataclass
 class PofoRecurrences:
     """The tables of one chain, filled as far as they are asked for."""
