@@ -79,7 +79,10 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
     first = planned.answer
     heeded = None if planned.prepared.layout is None else _heeding_layouts(planned, build, search, progress)
     answer, written = heeded or fit(first, build, search, progress)
-    if planned.prepared.conditions.may_be_steady and _costs_more(answer, first):
+    is_for_form = (
+        planned.prepared.layout is None or answer.plan is None
+    )  # else a plan heeds copies in other layouts too
+    if is_for_form and planned.prepared.conditions.may_be_steady and _costs_more(answer, first):
         plain_answer, plain = build(first, planned.prepared.without_form())
         if not _excess_bytes(plain_answer, plain):
             answer, written = plain_answer, plain
