@@ -268,6 +268,10 @@ bench-targets: setup-emulator setup-targets setup-node $(REAL_STAMP)  ## files c
 	$(BIN)/python -m bench.targets
 	$(BIN)/python -m bench.targets --write
 
+bench-any: setup-targets $(STAMP)  ## files for any processor beside those for here: memory, time, plans; rows that are missing, an hour
+	$(BIN)/python -m bench.any_processor
+	$(BIN)/python -m bench.any_processor --write
+
 # Pythons of environments with numpy and other versions of ONNX Runtime: OPSETS="--python PATH --python PATH"
 OPSETS ?=
 

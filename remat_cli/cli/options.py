@@ -152,7 +152,7 @@ model_options = group(
     _option(
         "--target",
         metavar="T",
-        help="Which CPUs a file is for: here, the kind it is made on; any, all that run the original. [here]",
+        help="CPUs a file is for: here, any, x86-64, x86-64-avx2, x86-64-avx512, arm64 or wasm. [here]",
     ),
     _option("--portable/--no-portable", help="The older name of --target any. [no]"),
     _option(

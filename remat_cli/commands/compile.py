@@ -12,6 +12,7 @@ from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
 from remat_cli.compiling.beyond import prepare_at_any
+from remat_cli.compiling.layouts import may_stay_as_here
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.plan import begun, plan_model, within_overhead
 from remat_cli.compiling.planned import PlannedModel, Refused
@@ -47,6 +48,9 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
     is_verified = settings.verify != "off"
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare_at_any(model, request.conditions, work, progress)
+        if may_stay_as_here(prepared):
+            request = request.as_here()
+            prepared = prepare_at_any(model, request.conditions, work, progress)
         _keep_data_of(prepared.source, targets.model)
         subject = asked.subject(prepared, request, work, progress)
         request = replace(request, search=begun(request.search, prepared, subject.platform))

@@ -1,7 +1,9 @@
 """What a compile is asked for, and the one place where a budget is resolved: against a model, an instance, a plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.placed.cut import cut_of, has_cache
@@ -44,6 +46,14 @@ class CompileRequest:
     def process_budget_bytes(self) -> int | None:
         """What a process may hold; None where the budget bounds what is live."""
         return self.asked.process_bytes
+
+    def as_here(self) -> "CompileRequest":
+        """The same of a model that all processors that it is for run as this one does.
+
+        Copies of weights as kernels pack them stay out of its files: other processors pack them in their way.
+        """
+        conditions = msgspec.structs.replace(self.conditions, portable=False, target="")
+        return replace(self, conditions=conditions, files=msgspec.structs.replace(self.files, packed=False))
 
 
 def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:

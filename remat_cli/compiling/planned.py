@@ -37,7 +37,8 @@ class WrittenModel:
     rest, and outputs made beforehand, where the process has a budget.
     `unexplained_bytes` is by how much its live peak was measured to be more, for a reason that no rule of the judge
     has. `is_left`: sessions bring it into a layout of their own. `unlike` are whole ops of which they would make
-    something else then, so that it must not be used.
+    something else then, so that it must not be used; `beyond` says by op of the planned graph by how much more
+    they hold while it runs than its plan says.
     """
 
     rewritten: Rewritten
@@ -46,6 +47,7 @@ class WrittenModel:
     on_top_bytes: int = 0
     is_left: bool = False
     unlike: frozenset[str] = frozenset()
+    beyond: tuple[int, ...] = ()
 
     @property
     def is_steady(self) -> bool:

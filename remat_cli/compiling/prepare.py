@@ -31,7 +31,7 @@ from remat_cli.onnx_io.read.body_wiring import body_wiring
 from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
-from remat_cli.onnx_io.read.layout_scene import layout_scene
+from remat_cli.onnx_io.read.layout_scene import layout_scene, run_once
 from remat_cli.onnx_io.read.load import (
     DimBindings,
     SourceModel,
@@ -232,6 +232,9 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         notes = (*notes, NO_GLIBC)
     for note in notes:
         progress.note(note)
+    layout = _layout_of(found.reference, graph, source) if conditions.is_left else None
+    if layout is not None:
+        graph = run_once(graph, found.reference, layout)
     signatures = op_signatures(found.reference, graph, original.key)
     corrections = known_corrections(signatures, conditions)
     return Prepared(
@@ -254,7 +257,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         has_seeds=read.has_seeds,
         first_outputs=None if found.seen is None else found.seen.outputs,
         was_long=found.seen is not None and found.facts.measured is not None,
-        layout=_layout_of(found.reference, graph, source) if conditions.is_left else None,
+        layout=layout,
     )
 
 

@@ -101,6 +101,7 @@ def plan_request(planned: Answered, request: CompileRequest) -> PlanRequest:
         packed_weights=request.files.packed,
         order=request.search.limits.order,
         portable=conditions.portable,
+        target=conditions.target,
         plain=conditions.plain,
         session=conditions.session,
         dims=conditions.dims,

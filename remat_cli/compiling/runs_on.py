@@ -41,6 +41,7 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool,
         is_guarded=guard_in(model) is not None,
         session=session.words,
         threads=threads,
+        target=prepared.conditions.target,
     )
 
 

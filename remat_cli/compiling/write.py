@@ -1,9 +1,8 @@
 """From a plan to a judged model: rewrite, read it back, judge it again, gates included."""
 
-import itertools
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.fit import excess_bytes, fit
+from remat_cli.compiling.layouts import Layouts, with_room
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
 from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, written_interface
@@ -29,8 +29,8 @@ from remat_cli.compiling.process.steady import (
     with_early_outputs,
 )
 from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
-from remat_cli.core.schedule.graph import TensorType, without_buffers
-from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.graph import without_buffers
+from remat_cli.core.schedule.plan import Compute, Plan, Schedule
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import Status
@@ -38,10 +38,9 @@ from remat_cli.core.schedule.tidy import calm
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import gates_of
-from remat_cli.onnx_io.read.compiled import PEAK_KEY, PORTABLE_KEY
+from remat_cli.onnx_io.read.compiled import LEFT, PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
-from remat_cli.onnx_io.read.laid_out import as_laid_out
-from remat_cli.onnx_io.read.layout_scene import differing_ops
+from remat_cli.onnx_io.read.layout_scene import differing_ops, in_turn, layout_weights
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.read.to_graph import to_graph
@@ -50,9 +49,8 @@ from remat_cli.onnx_io.write.processor_guard import guard_for
 from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.write.steady import steady, weight_bytes_of
 from remat_cli.ort_rules.arena_copies import ArenaCopyRules
-from remat_cli.ort_rules.forecast import Judged, SessionForecast, Steady, predict_sessions
+from remat_cli.ort_rules.forecast import Judged, SessionForecast, Steady
 from remat_cli.ort_rules.forms import Formed, InForm, best_form, may_gain, roomy_form
-from remat_cli.ort_rules.layout import BLOCKS, NCHWC
 from remat_cli.ort_rules.packing import PackingRules
 from remat_cli.ort_rules.steady import FLAG_BYTES, SteadyForm
 from remat_cli.runtime.sessions.loading import shapes_at_load
@@ -62,6 +60,7 @@ from remat_cli.splitting.tiles.build import reordered
 P = TypeVar("P", bound=Answered)
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 MOST_ORDERS = 3  # of a plan that is left to sessions
+MOST_HEEDED = 3  # plans that heed what sessions were seen to hold beside the plan before
 MOST_PASSES = 6  # of the optimiser, each answered by gates
 
 
@@ -78,8 +77,12 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
         return _write_calmly(prepared, planned.profile, tidied(found), search)
 
     first = planned.answer
-    answer, written = fit(first, build, search, progress)
-    if planned.prepared.conditions.may_be_steady and _costs_more(answer, first):
+    heeded = None if planned.prepared.layout is None else _heeding_layouts(planned, build, search, progress)
+    answer, written = heeded or fit(first, build, search, progress)
+    is_for_form = (
+        planned.prepared.layout is None or answer.plan is None
+    )  # else a plan heeds copies in other layouts too
+    if is_for_form and planned.prepared.conditions.may_be_steady and _costs_more(answer, first):
         plain_answer, plain = build(first, planned.prepared.without_form())
         if not _excess_bytes(plain_answer, plain):
             answer, written = plain_answer, plain
@@ -91,6 +94,33 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
     may_grow = answer.question.least or answer.question.is_share
     is_grown = may_grow and written.least_budget_bytes > answer.question.budget_bytes
     return with_budget(found, written.least_budget_bytes) if is_grown else found
+
+
+def _heeding_layouts(
+    planned: Answered,
+    build: Callable[[BudgetAnswer], tuple[BudgetAnswer, WrittenModel]],
+    search: Search,
+    progress: Progress,
+) -> tuple[BudgetAnswer, WrittenModel] | None:
+    """The answer, planned again with what copies in other layouts were seen to take beside its ops; None: none fits."""
+    first = found = planned.answer
+    if found.plan is None or found.question.least:
+        return None
+    room_bytes = (0,) * len(planned.prepared.graph.ops)
+    for _ in range(MOST_HEEDED):
+        answer, written = build(found)
+        if not _excess_bytes(answer, written):
+            return answer, written
+        if search.clock.ends(0):
+            return None
+        room_bytes = tuple(map(max, room_bytes, written.beyond))
+        tight = replace(first.question, problem=with_room(first.question.problem, room_bytes))
+        again = answer_again(replace(first, question=tight), (0,), search, progress)
+        if again.plan is None or again.plan.schedule == found.known_plan.schedule:
+            return None
+        run = replace(again.run, plan=simulate(first.question.problem, again.plan.schedule))
+        found = replace(again, question=first.question, run=run)
+    return None
 
 
 def _costs_more(answer: BudgetAnswer, first: BudgetAnswer) -> bool:
@@ -149,8 +179,8 @@ def _write_calmly(
     """
     answer = _calmed(found, search, 0)
     if prepared.layout is not None:
-        written_as = [(each, _write(prepared, profile, each)) for each in _as_run(prepared, answer)]
-        return min(written_as, key=lambda each: each[1].needed_bytes)
+        leanest = min(_as_run(prepared, answer), key=partial(_first_run_bytes, prepared, profile))
+        return leanest, _write(prepared, profile, leanest)
     written = _write(prepared, profile, answer)
     excess = _excess_bytes(answer, written)
     if not excess or found.question.least:
@@ -163,19 +193,50 @@ def _write_calmly(
     return answer, written
 
 
+def _first_run_bytes(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> int:
+    """What a default session holds of a plan in one run, on the kind of processor where that is most."""
+    plan = answer.known_plan
+    rewritten = _left_alone(prepared, plan, answer.question.budget_bytes)
+    exact = judge_again(prepared, profile, plan, rewritten)
+    return Layouts(prepared, profile, plan, rewritten).first_run_bytes(exact)
+
+
 def _as_run(prepared: Prepared, answer: BudgetAnswer) -> Iterator[BudgetAnswer]:
     """The answer with its steps as they are, and in orders in which default sessions would rather run them.
 
     No gate may hold them where it would take a tensor out of the layout. Of two ops that a session explores one after
-    the other the second runs first, so that their order may change each time.
+    the other the second runs first, so that their order may change each time. A plan that runs ops again keeps its
+    order: in another one readers would read another run than the file lets them.
     """
+    op_ids = answer.known_plan.schedule.op_ids()
+    if len(set(op_ids)) < len(op_ids):
+        yield answer
+        return
     for _ in range(MOST_ORDERS):
+        answer = _with_sums_in_turn(prepared, answer)
         yield answer
         steps, order = answer.known_plan.schedule.steps, _left_alone(prepared, answer.known_plan, 0).run_steps
         if order == tuple(range(len(steps))):
             return
         schedule = Schedule(tuple(steps[number] for number in order))
         answer = answer.with_plan(simulate(answer.question.problem, schedule))
+
+
+def _with_sums_in_turn(prepared: Prepared, answer: BudgetAnswer) -> BudgetAnswer:
+    """The answer, of two convolutions that are added up the one first that must stand first in the file."""
+    if prepared.layout is None:
+        return answer
+    ids = {op.name: number for number, op in enumerate(prepared.graph.ops)}
+    order = list(answer.known_plan.schedule.op_ids())
+    for names in in_turn(prepared.reference, prepared.layout):
+        first, other = (ids[name] for name in names)
+        between = order[order.index(other) + 1 : order.index(first) + 1]
+        made = set(prepared.graph.ops[other].outputs)
+        if between and not any(made & set(prepared.graph.ops[op].inputs) for op in between):
+            order.remove(other)
+            order.insert(order.index(first) + 1, other)
+    schedule = Schedule(tuple(Compute(op, 0) for op in order))
+    return answer.with_plan(simulate(answer.question.problem, schedule))
 
 
 def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswer:
@@ -194,50 +255,63 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     solved = answer.known_plan
     rewritten = _left_alone(prepared, solved, answer.question.budget_bytes)
     plain = judge_again(prepared, profile, solved, rewritten)
-    sessions, fixed_bytes = predict_sessions(plain, prepared.runtime), 0
+    layouts = Layouts(prepared, profile, solved, rewritten)
+    sessions, fixed_bytes = layouts.sessions(plain), 0
     is_wanted = prepared.conditions.family is not None or may_gain(sessions.runs)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
-    form, packing = None, prepared.rules.packing
+    form, packing, as_written = None, prepared.rules.packing, rewritten
     if found is not None:
-        found, form = _leanest_form(prepared, profile, answer, rewritten, sessions, found)
+        found, form = _leanest_form(layouts, answer, sessions, found)
     if found is not None and form is not None:
         judged = judge_again(prepared, profile, solved, rewritten, replace(found, form=form))
-        sessions = predict_sessions(judged, prepared.runtime)
+        sessions = layouts.sessions(judged, found)
         model = found.model
-        in_form = steady(model, form, _packed_away(model, packing), packed_in_bodies(model, packing))
-        rewritten = replace(rewritten, model=in_form)
+        own = packed_in_bodies(model, packing)
+        if prepared.layout is not None:
+            own |= layout_weights(model)
+        in_form = steady(model, form, _packed_away(model, packing), own)
+        as_written = replace(rewritten, model=in_form)
         fixed_bytes = FLAG_BYTES + weight_bytes_of(model, form) + _kept_in_branch_bytes(model, packing)
-    unlike = frozenset[str]()
+    unlike, beyond = frozenset[str](), tuple[int, ...]()
     if prepared.layout is not None:
-        sessions = _in_worst_layout(prepared, profile, solved, rewritten, sessions)
+        beyond = layouts.beyond(plain)
         shapes = {tensor.name: tensor.shape for tensor in plain.graph.tensors}
         unlike = differing_ops(prepared.layout, rewritten.model, shapes | dict(rewritten.known))
-    set_model_metadata(rewritten.model, PEAK_KEY, str(sessions.judged.plan.peak))
+        if found is not None and form is not None:
+            unlike |= differing_ops(prepared.layout, found.model, shapes | dict(found.known))
+    set_model_metadata(as_written.model, PEAK_KEY, str(sessions.judged.plan.peak))
     if prepared.conditions.portable:
-        set_model_metadata(rewritten.model, PORTABLE_KEY, "yes")
+        target = prepared.conditions.target
+        left = f"{LEFT}:{target}" if target else LEFT
+        set_model_metadata(as_written.model, PORTABLE_KEY, "yes" if prepared.layout is None else left)
     on_top_bytes = fixed_bytes if answer.question.is_share else 0
     if answer.question.origin == "process" and found is not None and form is not None:
         on_top_bytes = fixed_bytes + sum(found.early[name] for name in form.early)
     return WrittenModel(
-        rewritten, sessions, on_top_bytes=on_top_bytes, is_left=prepared.layout is not None, unlike=unlike
+        as_written,
+        sessions,
+        on_top_bytes=on_top_bytes,
+        is_left=prepared.layout is not None,
+        unlike=unlike,
+        beyond=beyond,
     )
 
 
 def _leanest_form(
-    prepared: Prepared,
-    profile: Profile,
-    answer: BudgetAnswer,
-    rewritten: Rewritten,
-    plain: SessionForecast,
-    found: Inside,
+    layouts: Layouts, answer: BudgetAnswer, plain: SessionForecast, found: Inside
 ) -> tuple[Inside, SteadyForm | None]:
     """The form in which a process holds least, with small outputs made beforehand where that is leaner."""
-    conditions, question = prepared.conditions, answer.question
-    judge = partial(judge_again, prepared, profile, answer.known_plan, rewritten)
+    prepared, conditions, question = layouts.prepared, layouts.prepared.conditions, answer.question
+    judge = partial(judge_again, prepared, layouts.profile, answer.known_plan, layouts.rewritten)
 
     def formed(inside: Inside, within: Judged, below_bytes: int | None) -> Formed:
         most_bytes = max(question.budget_bytes, within.plan.peak) - within.fixed_bytes
-        in_form = InForm(within, inside.branch, inside.form.early, prepared.runtime)
+        in_form = InForm(
+            tuple(each.judged for each in layouts.on_each(within, inside)),
+            inside.branch,
+            inside.form.early,
+            prepared.runtime,
+        )
         if conditions.family is not None:
             return roomy_form(in_form, most_bytes)
         return best_form(plain.runs, in_form, most_bytes, below_bytes)
@@ -349,33 +423,6 @@ def judge_again(
         None if found is None else Steady(found.form, found.branch),
         bodies,
     )
-
-
-def _in_worst_layout(
-    prepared: Prepared, profile: Profile, plan: Plan, rewritten: Rewritten, exact: SessionForecast
-) -> SessionForecast:
-    """What default sessions hold on the kind of processor where that is most, as each brings the file in its layout."""
-    steps = zip(rewritten.step_ops, plan.schedule.op_ids(), strict=True)
-    costs = {name: profile.ops[op] for name, op in steps}
-    types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in exact.judged.graph.tensors}
-    fixed_bytes = exact.judged.fixed_bytes - profile.fixed_bytes + profile.weight_bytes
-
-    def session(block: int, is_reversed: bool) -> SessionForecast:
-        laid = as_laid_out(rewritten.model, types, rewritten.known, block, is_reversed=is_reversed)
-        graph = to_graph(laid.model, laid.observed, laid.known)
-        ops = []
-        for op in graph.ops:
-            covered = [costs[name] for name in laid.covers[op.name] if name in costs]
-            workspace_bytes = 0 if op.domain == NCHWC else max((cost.workspace_bytes for cost in covered), default=0)
-            ops.append(OpCost(op.name, sum(cost.time_ns for cost in covered), workspace_bytes))
-        judged = msgspec.structs.replace(profile, ops=tuple(ops), weight_bytes=fixed_bytes + laid.grown_bytes)
-        run = baseline(make_problem(graph, judged))
-        return predict_sessions(Judged(graph, run, judged.fixed_bytes, kinds_of(graph, laid.known)), prepared.runtime)
-
-    found = [session(block, is_reversed) for block, is_reversed in itertools.product(BLOCKS, (False, True))]
-    worst = max(found, key=lambda each: each.default_session.peak_bytes)
-    runs = max((each.runs for each in found), key=lambda each: each.most_bytes)
-    return replace(exact, default_session=worst.default_session, runs=runs)
 
 
 def _packed_away(model: Any, packing: PackingRules) -> dict[str, int]:

@@ -137,6 +137,14 @@ def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
 
 def predict_sessions(judged: Judged, runtime: Runtime, heaps: int = FEW_HEAPS) -> SessionForecast:
     """What sessions on the file of a plan hold, however its weights are written; without an arena in so many heaps."""
+    exact, default = in_one_run(judged, runtime)
+    form = None if judged.steady is None else judged.steady.form
+    runs = predict_runs(asked_for(judged, runtime), runtime, form, judged.copies, heaps)
+    return SessionForecast(judged, exact, default, runs)
+
+
+def in_one_run(judged: Judged, runtime: Runtime) -> tuple[SessionMemory, SessionMemory]:
+    """What one run of a plan holds, in an exact session and in a default one."""
     kept, plan = kept_by_default(judged, runtime), judged.plan
     live_bytes = tuple(live - judged.fixed_bytes for live in plan.live_bytes[0])
     exact = SessionMemory(plan.memory_bytes[0], live_bytes, (0,) * len(live_bytes), judged.fixed_bytes)
@@ -146,9 +154,7 @@ def predict_sessions(judged: Judged, runtime: Runtime, heaps: int = FEW_HEAPS) -
         kept.reused_bytes,
         judged.fixed_bytes,
     )
-    form = None if judged.steady is None else judged.steady.form
-    runs = predict_runs(asked_for(judged, runtime), runtime, form, judged.copies, heaps)
-    return SessionForecast(judged, exact, default, runs)
+    return exact, default
 
 
 def kept_by_default(judged: Judged, runtime: Runtime) -> KeptBuffers:
@@ -200,6 +206,17 @@ def predict_runs(
             for held, seed in itertools.product(HELD, range(heaps))
         ]
     return _runs(found, requests, runtime, form)
+
+
+def most_of(found: Sequence[RunsForecast]) -> RunsForecast:
+    """The most of each figure, where the same file runs in several ways."""
+    return RunsForecast(
+        first_run_bytes=max(each.first_run_bytes for each in found),
+        later_runs_bytes=max(each.later_runs_bytes for each in found),
+        block_bytes=max(each.block_bytes for each in found),
+        reserved_bytes=max(each.reserved_bytes for each in found),
+        ballast_bytes=found[0].ballast_bytes,
+    )
 
 
 def predict_runs_below(

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from remat_cli.core.values.resident import RunsForecast
 from remat_cli.ort_rules.arena import ArenaRules
-from remat_cli.ort_rules.forecast import Judged, own_requests, predict_runs, predict_runs_below
+from remat_cli.ort_rules.forecast import Judged, most_of, own_requests, predict_runs, predict_runs_below
 from remat_cli.ort_rules.records import rules_for
+from remat_cli.ort_rules.requests import Request
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
 
@@ -40,9 +41,12 @@ class Formed:
 
 @dataclass(frozen=True)
 class InForm:
-    """A plan in the branch of the form, the outputs that are made before it begins, and the runtime that runs it."""
+    """A plan in the branch of the form, the outputs that are made before it begins, and the runtime that runs it.
 
-    judged: Judged
+    `plans`: as each kind of processor runs it, where sessions bring the file into layouts of their own.
+    """
+
+    plans: tuple[Judged, ...]
     branch: SteadyBranch
     early: tuple[str, ...]
     runtime: Runtime
@@ -51,6 +55,22 @@ class InForm:
     def arena(self) -> ArenaRules:
         """How its arena takes memory."""
         return rules_for(self.runtime).arena
+
+    @property
+    def requests(self) -> tuple[tuple[tuple[Request, ...], tuple[int, ...]], ...]:
+        """What one run asks for without the form, and copies of weights in the arena, each once."""
+        return tuple(dict.fromkeys((own_requests(each, self.runtime), each.copies) for each in self.plans))
+
+    def runs(self, form: SteadyForm, requests: tuple[Request, ...], copies: tuple[int, ...]) -> RunsForecast:
+        """What runs take with a form."""
+        return predict_runs(steady_requests(requests, self.branch, form), self.runtime, form, copies)
+
+    def runs_below(
+        self, most_bytes: int, form: SteadyForm, requests: tuple[Request, ...], copies: tuple[int, ...]
+    ) -> RunsForecast | None:
+        """The same; None as soon as they hold no less than `most_bytes`."""
+        asked = steady_requests(requests, self.branch, form)
+        return predict_runs_below(most_bytes, asked, self.runtime, form, copies)
 
 
 def best_form(without: RunsForecast, within: InForm, most_bytes: int, below_bytes: int | None = None) -> Formed:
@@ -95,8 +115,7 @@ def roomy_form(within: InForm, most_bytes: int) -> Formed:
 
 def _bare(within: InForm) -> Formed:
     """The form without ballasts."""
-    asked = steady_requests(own_requests(within.judged, within.runtime), within.branch, NO_BALLAST)
-    return Formed(NO_BALLAST, predict_runs(asked, within.runtime, NO_BALLAST, within.judged.copies))
+    return Formed(NO_BALLAST, most_of([within.runs(NO_BALLAST, *each) for each in within.requests]))
 
 
 def _leanest(
@@ -109,17 +128,18 @@ def _leanest(
 
     Small tensors go into small regions where there are some, and then do not lie in the way of large ones.
     """
-    if MOST_TIME_SHARE * within.judged.plan.time_ns < PROLOGUE_NS:
+    if MOST_TIME_SHARE * within.plans[0].plan.time_ns < PROLOGUE_NS:
         return None
-    requests, copies = own_requests(within.judged, within.runtime), within.judged.copies
+    kinds = within.requests
     best: Formed | None = None
-    for form in itertools.islice(forms, 1 + max(LEAST_FORMS, MOST_REQUESTS // len(requests))):
+    for form in itertools.islice(forms, 1 + max(LEAST_FORMS, MOST_REQUESTS // sum(len(asked) for asked, _ in kinds))):
         most_bytes = below_bytes if best is None else int(best.runs.most_bytes * (1 - LEAST_STEP_SHARE))
-        asked = steady_requests(requests, within.branch, form)
         if most_bytes is None:
-            runs: RunsForecast | None = predict_runs(asked, within.runtime, form, copies)
+            runs: RunsForecast | None = most_of([within.runs(form, *each) for each in kinds])
         else:
-            runs = predict_runs_below(most_bytes, asked, within.runtime, form, copies)
+            below = [within.runs_below(most_bytes, form, *each) for each in kinds]
+            found = [each for each in below if each is not None]
+            runs = most_of(found) if len(found) == len(kinds) else None
         if runs is not None and (best is None or price(form, runs) < price(best.form or form, best.runs)):
             best = Formed(form, runs)
     return best

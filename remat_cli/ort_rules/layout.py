@@ -29,7 +29,8 @@ LINEAR_BY: Final = frozenset({"asymmetric", "align_corners", "half_pixel"})
 IN_BLOCKS: Final = "/in_blocks"
 REORDERED: Final = "/reordered"
 BACK: Final = "/reorder_output"
-"""Behind names of values: of ones in blocks, of ones that were put into blocks; and of ops that take them out."""
+REORDER_INPUT: Final = "/reorder_input"
+"""Behind names of values: of ones in blocks, of ones put into them; and of ops that take them out, and put them in."""
 Shape = tuple[int | str | None, ...]
 
 
@@ -301,7 +302,9 @@ class _Step:
             return self.blocked[name].name
         if name not in self.reordered:
             self.reordered[name] = f"{name}{REORDERED}"
-            self.made.append(LayoutOp(f"{name}/reorder_input", "ReorderInput", NCHWC, (name,), (self.reordered[name],)))
+            self.made.append(
+                LayoutOp(f"{name}{REORDER_INPUT}", "ReorderInput", NCHWC, (name,), (self.reordered[name],))
+            )
         return self.reordered[name]
 
     def _channels_of(self, name: str) -> int | None:
@@ -437,6 +440,12 @@ class WholeLayout:
         """Convolutions that take in a sum, on some kind of processor."""
         groups = (together for fates in self.fates.values() for each in fates.values() for _, together in each)
         return frozenset(together[0] for together in groups if len(together) > 1)
+
+    @property
+    def fused(self) -> frozenset[str]:
+        """Ops that are computed together with others, on some kind of processor."""
+        groups = (together for fates in self.fates.values() for each in fates.values() for _, together in each)
+        return frozenset(name for together in groups if len(together) > 1 for name in together)
 
     def differing(self, scene: LayoutScene, whole: Mapping[str, str]) -> frozenset[str]:
         """Whole ops of which the layout step makes something else in another form of the model, on some processor."""

@@ -158,7 +158,7 @@ class Settings(
         can_be = can_be and self.spill is None and self._has_process_promise
         if self.budget_scope == "process" and not can_be:
             text = "" if budget is None else f" '{budget.text}'"
-            reason = "--target any" if self.portable else "several devices or another one than the CPU"
+            reason = f"--target {self.target}" if self.portable else "several devices or another one than the CPU"
             reason = reason if self.spill is None else "--spill"
             reason = reason if self._has_process_promise else "--session arena=off on a system without glibc"
             why = f"budget{text} is not bytes" if not is_bytes else f"it does not go with {reason}"
@@ -206,6 +206,7 @@ class Settings(
             more_inputs=self.input_files[1:],
             seed=self.seed,
             portable=self.portable,
+            target=self.target if self.target not in ("here", "any") else "",
             plain=self.plain,
             session=self.session,
             estimate=self.estimate,
@@ -272,7 +273,7 @@ def load_settings(
         raise ConfigError(f"--session threads={of_session}: {threads} threads are given too: leave one of them out")
     threads = of_session or threads
     budget = settings.budget or described_budget(devices)
-    portable = settings.portable or settings.target == "any"
+    portable = settings.portable or settings.target != "here"
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
     return msgspec.structs.replace(
         settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill, portable=portable
@@ -394,7 +395,7 @@ def _check_session(settings: Settings) -> None:
     is_alone = len(settings.devices) == 1 and settings.devices[0].provider == CPU
     reasons = {
         "--portable": settings.portable,
-        "--target any": settings.target == "any",
+        f"--target {settings.target}": settings.target != "here",
         "--spill": settings.spill is not None,
         "several devices or another one than the CPU": not is_alone,
     }

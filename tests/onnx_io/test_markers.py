@@ -11,8 +11,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.laid_out import as_laid_out
-from remat_cli.onnx_io.read.layout_scene import declared_shapes, layout_scene, whole_names
-from remat_cli.onnx_io.write.markers import MARK, marked
+from remat_cli.onnx_io.read.layout_scene import (
+    carry_whole_names,
+    declared_shapes,
+    differing_ops,
+    in_turn,
+    layout_scene,
+    run_once,
+    whole_names,
+)
+from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
+from remat_cli.onnx_io.write.markers import MARK, marked, with_sums_in_turn
 from remat_cli.ort_rules.layout import whole_layout
 
 CHANNELS, SIZE = 16, 32
@@ -87,3 +96,51 @@ def test_values_in_blocks_are_as_large_as_their_padded_channels(block, channels)
     assert made["y/reorder_output"] == (1, CHANNELS, SIZE, SIZE)
     assert laid.covers["conv_b"] == ("conv_b", "add")
     assert (laid.grown_bytes > 0) == (channels > CHANNELS)
+
+
+def two_branches(first: str) -> ir.Model:
+    """The sum of two convolutions of the input, of which `first` stands first in the file."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), f"{kind}{name}")
+        for name in "ab"
+        for kind, shape in (("w", (CHANNELS, 3, 3, 3)), ("b", (CHANNELS,)))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", f"w{each}", f"b{each}"], [each], name=f"conv_{each}", pads=[1, 1, 1, 1])
+        for each in sorted("ab", key=lambda each: each != first)
+    ]
+    nodes.append(helper.make_node("Add", ["b", "a"], ["y"], name="add"))
+    shapes = {"x": [1, 3, SIZE, SIZE], "y": SHAPE, "a": SHAPE, "b": SHAPE}
+    x, y, *inside = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    graph = helper.make_graph(nodes, "branches", [x], [y], weights, value_info=inside)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_of_two_convolutions_the_one_that_takes_in_their_sum_without_blocks_goes_first():
+    whole, turned = two_branches("a"), two_branches("b")
+    known = whole_layout(layout_scene(whole, declared_shapes(whole)))
+    assert known.fused == {"conv_a", "conv_b", "add"}  # one where there are no blocks, the other in them
+    assert in_turn(turned, known) == (("conv_a", "conv_b"),)
+    assert differing_ops(known, turned, declared_shapes(turned)) >= {"add"}
+    mended = with_sums_in_turn(turned, known)
+    assert [node.name for node in mended.graph] == ["conv_a", "conv_b", "add"]
+    assert not differing_ops(known, mended, declared_shapes(mended))
+    onnx.checker.check_model(ir.to_proto(mended))
+
+
+def test_an_op_that_sessions_fuse_may_not_run_again():
+    model = two_branches("a")
+    shapes = declared_shapes(model)
+    known = whole_layout(layout_scene(model, shapes))
+    kinds = {node.name or "": (TensorType("float", shapes[node.outputs[0].name]),) for node in model.graph}
+    graph = to_graph(model, {INPUTS: (TensorType("float", shapes["x"]),), **kinds})
+    assert all(op.repeatable for op in graph.ops)
+    assert not any(op.repeatable for op in run_once(graph, model, known).ops)
+
+
+def test_an_optimised_model_is_told_again_of_what_its_ops_are_tiles():
+    before, after = two_branches("a"), two_branches("a")
+    for node in before.graph:
+        node.metadata_props["remat.split_of"] = f"whole_{node.name}"
+    assert set(whole_names(carry_whole_names(before, after)).values()) == {"whole_conv_a", "whole_conv_b", "whole_add"}

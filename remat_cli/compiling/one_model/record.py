@@ -93,6 +93,7 @@ def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReques
         predicted_overhead_percent=plan.solved.overhead_percent,
         portable=plan.request.portable,
         is_left=whole.layout is not None,
+        is_elsewhere=not whole.conditions.is_for(whole.runtime.layout_block),
         intra_op_threads=profile.provenance.intra_op_threads,
         run_seconds=whole.conditions.run_seconds,
         device=plan.device,

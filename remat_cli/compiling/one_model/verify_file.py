@@ -47,6 +47,11 @@ MISSING = (
 PORTABLE = (
     "portable: an ordinary session optimises the file again, so order and memory are those under the exact options"
 )
+LEFT = (
+    "for any processor: an ordinary session brings the file into its own layout, with these bits and within the "
+    "budget, in an order of its own"
+)
+ELSEWHERE = "for processors of the kind '{}': bits hold on all, memory of an ordinary session is promised on those only"
 OTHER_PROCESSOR = (
     "the file was made on another family of processors, whose kernels may keep weights in other sizes: live tensors "
     "are held to the file's budget, not to its prediction"
@@ -159,10 +164,12 @@ def file_verification(
     """
     file = pair.file
     order = order_seen(file.order, file.copies, seen.exact.executed)
-    if not file.is_portable and order.is_kept is not False:  # it promises its order in an ordinary session too
+    if file.is_left:
+        order = OrderSeen(None)
+    elif not file.is_portable and order.is_kept is not False:  # it promises its order in an ordinary session too
         order = order_seen(file.order, file.copies, seen.file.executed)
     return FileVerification(
-        outputs_identical=_same_outputs(seen),
+        outputs_identical=_same_outputs(file, seen),
         order_honoured=order.is_kept,
         first_op_out_of_order=order.first_out_of_order,
         predicted_peak_bytes=file.predicted_peak_bytes,
@@ -172,6 +179,7 @@ def file_verification(
         measured_peak_default_session_bytes=_peak(file.source, pair.feeds[0], seen.file, rules),
         original_default_session_peak_bytes=_peak(pair.original, pair.feeds[0], seen.original, rules),
         is_portable=file.is_portable,
+        is_left=file.is_left and not file.target,
         is_other_model=_is_other_model(pair),
         is_other_processor=_is_other_processor(file, machine),
         reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, {_told(pair.session)}",
@@ -198,8 +206,10 @@ def _is_other_model(pair: FilePair) -> bool:
     return bool(pair.file.source_sha256) and pair.file.source_sha256 != pair.original.sha256
 
 
-def _same_outputs(seen: FileRuns) -> bool:
-    """Whether all bits are equal, in every session."""
+def _same_outputs(file: CompiledFile, seen: FileRuns) -> bool:
+    """Whether all bits are equal, in every session; of a file that is left to sessions, in those that optimise it."""
+    if file.is_left:
+        return seen.original.prints == seen.file.prints
     return seen.original.prints == seen.file.prints and seen.original.prints[:1] == seen.exact.prints
 
 
@@ -221,12 +231,14 @@ def _notes(pair: FilePair, seen: FileRuns, order: OrderSeen) -> tuple[str, ...]:
     """What the user should know, and what could not be checked and why."""
     file, prints = pair.file, seen.original.prints
     told = {
-        OTHER_SOURCE.format(pair.original.path): _is_other_model(pair) and _same_outputs(seen),
+        OTHER_SOURCE.format(pair.original.path): _is_other_model(pair) and _same_outputs(file, seen),
         NO_SOURCE: not file.source_sha256,
         NO_PROMISE: file.predicted_peak_bytes is None,
         NO_COUNTERS: seen.exact.live_bytes is None,
-        MISSING.format(len(order.missing), next(iter(order.missing), "")): order.is_kept is None,
-        PORTABLE: file.is_portable,
+        MISSING.format(len(order.missing), next(iter(order.missing), "")): order.is_kept is None and not file.is_left,
+        PORTABLE: file.is_portable and not file.is_left,
+        LEFT: file.is_left and not file.target,
+        ELSEWHERE.format(file.target): file.is_left and bool(file.target),
         SAME: len(prints) > 1 and all(each == prints[0] for each in prints[1:]),
         SEEDS_NOTE: pair.has_seeds,
     }

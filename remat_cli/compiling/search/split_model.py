@@ -27,7 +27,7 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.read.interface import interface_of
-from remat_cli.onnx_io.read.layout_scene import declared_shapes, differing_ops
+from remat_cli.onnx_io.read.layout_scene import carry_whole_names, declared_shapes, differing_ops, run_once
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
@@ -77,6 +77,7 @@ def _prepare_split(
     with blamed_on(whole.source.path, "ONNX Runtime cannot optimise the tiles of"):
         found = optimise(model, conditions, work, whole.optimised_as)
     reference = as_planned(found.path, model, interface_of(whole.reference), whole.optimised_as)
+    reference = carry_whole_names(model, reference)
     digest = digest_of(found, conditions, whole.optimised_as)
     facts = None if conditions.is_left else known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
@@ -86,6 +87,8 @@ def _prepare_split(
         return None
     graph = to_graph(reference, facts.types)
     graph = reordered(graph, tile_order(model, graph))
+    if whole.layout is not None:
+        graph = run_once(graph, reference, whole.layout)
     return in_place_of(
         replace(whole, reference=reference, reference_path=found.path, reference_sha256=digest), graph, facts
     )

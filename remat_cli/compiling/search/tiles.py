@@ -30,7 +30,7 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.splits import LargeTensor, Splitting, large_tensors, regions_of_ops
-from remat_cli.onnx_io.write.markers import marked
+from remat_cli.onnx_io.write.markers import marked, with_sums_in_turn
 from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.propose import SplitProposal, SplitProposer
 from remat_cli.splitting.tiles.search import SplitLimits
@@ -119,7 +119,7 @@ class Tiles:
                 return None
             model = in_least_opset(split_model(current.view, current.order, current.parts), whole)
             if whole.layout is not None:
-                model = marked(model, whole.layout)
+                model = with_sums_in_turn(marked(model, whole.layout), whole.layout)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.task.work))
             unlike = differing_in_layout(whole, model)
             culprit = min((op for op, each in enumerate(whole.graph.ops) if each.name in unlike), default=None)

@@ -58,7 +58,8 @@ class PlanRequest(msgspec.Struct, frozen=True):
     process, mapped pages of files with it where `count_mapped` (None: the budget bounds what is live). `external_data`
     is whether weights were to go into a file of their own (None: where they are large), and `packed_weights` whether
     copies as kernels pack them were to go there too. `max_overhead_percent` is the most extra time that was to be
-    spent (None: any). `custom_ops` are the libraries whose operators the model has.
+    spent (None: any). `target` names the processors for which memory is promised (empty: all that it runs on).
+    `custom_ops` are the libraries whose operators the model has.
     """
 
     budget: str
@@ -66,6 +67,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     budget_scope: Literal["live", "activations", "process", "total"] = "live"
     order: Literal["free", "keep"] = "free"
     portable: bool = False
+    target: str = ""
     plain: bool = False
     session: AskedSession = AskedSession()
     dims: dict[str, int] = {}

@@ -1,7 +1,8 @@
 """Under which conditions a model is read, optimised, run and measured: what every figure depends on."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,12 +15,23 @@ CPU = "cpu"
 Optimization = Literal["all", "extended", "basic"]
 
 
+BLOCKS_OF: Final[Mapping[str, tuple[int, ...]]] = {
+    "x86-64-avx512": (16,),
+    "x86-64-avx2": (8,),
+    "x86-64": (16, 8),
+    "arm64": (1,),
+    "wasm": (1,),
+}
+"""How many channels sessions keep together on processors of a name (1: they have no such layout)."""
+
+
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What stages need to know of the user's wishes about the model and the machine.
 
     `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest. `inputs`
     are real ones (.npz), which bind sizes too, else they are drawn from `seed`; outputs are compared on `more_inputs`
-    as well. `estimate` admits devices that are not here, at estimated
+    as well. A `portable` file runs everywhere; what is promised of its memory is, where it has a `target`, that of
+    processors of this name. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
     user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
     of the model that shows no progress for `run_seconds` is ended. Callers will open the file in a `session`. Values
@@ -34,6 +46,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     more_inputs: tuple[Path, ...] = ()
     seed: int = 0
     portable: bool = False
+    target: str = ""
     plain: bool = False
     session: AskedSession = AskedSession()
     estimate: bool = False
@@ -56,8 +69,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_steady(self) -> bool:
-        """Whether a model may be written in the steady form: for the CPU alone, and not to be optimised again."""
-        return self.may_be_alone and not (self.plain or self.portable)
+        """Whether a model may be written in the steady form: for the CPU alone."""
+        return self.may_be_alone and not self.plain
 
     @property
     def may_be_alone(self) -> bool:
@@ -75,6 +88,14 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     def is_left(self) -> bool:
         """Whether a file is left to users' sessions to bring into the layout of their processor."""
         return self.portable and self.may_be_alone
+
+    def is_for(self, block: int) -> bool:
+        """Whether a file is for processors with blocks of so many channels, among others."""
+        return block in BLOCKS_OF.get(self.target, (block,))
+
+    def leaves_alone(self, block: int) -> bool:
+        """Whether all processors that a file is for have blocks of so many channels, so that it needs no other ones."""
+        return self.target in BLOCKS_OF and BLOCKS_OF[self.target] == (block,)
 
     @property
     def opens_as(self) -> Optimization:

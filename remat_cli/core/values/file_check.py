@@ -54,7 +54,8 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     `input_bytes` on top. `measured_peak_bytes` counts live tensors without workspace under the exact
     options, `measured_peak_default_session_bytes` in an ordinary session in its first run, and
     `original_default_session_peak_bytes` that of the original. A `is_portable` file promises nothing in an ordinary
-    session. `is_other_model`: the original is not byte for byte what the file says that it was made from.
+    session, but one that `is_left` to sessions on all processors its budget. `is_other_model`: the original is not byte
+    for byte what the file says that it was made from.
     `is_other_processor`: the file was made on another family of processors, whose kernels may keep weights in other
     sizes, so that of its live tensors only the budget is promised. `reference` says which file in which session outputs
     are compared with, `inferences` how many runs of either model it took.
@@ -70,6 +71,7 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
     measured_peak_default_session_bytes: int | None = None
     original_default_session_peak_bytes: int | None = None
     is_portable: bool = False
+    is_left: bool = False
     is_other_model: bool = False
     is_other_processor: bool = False
     reference: str = ""
@@ -94,7 +96,7 @@ class FileVerification(msgspec.Struct, frozen=True, kw_only=True):
                 self.measured_peak_bytes,
             ),
         ]
-        if not self.is_portable:
+        if self.is_left or not self.is_portable:
             found.append(_at_most("default_session", self.budget_bytes, self.measured_peak_default_session_bytes))
         # A budget on the process is a promise even where nothing was measured; predictions are none then.
         told = self.process_promise

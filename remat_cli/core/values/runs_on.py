@@ -31,6 +31,7 @@ class RunsOn(msgspec.Struct, frozen=True):
     `tried_up_to` is the newest that was tried, since a newer one cannot be refused. It holds under these `options`;
     those of `session` were asked for. With `threads` of a session its bits are those of the original (0: with any
     number): parts of some ops, such as Elu, are computed in packets that threads share.
+    What is promised of memory was predicted for processors of the name `target` (empty: for all that it runs on).
     `is_guarded`: an op of the file refuses other processors.
     """
 
@@ -43,6 +44,7 @@ class RunsOn(msgspec.Struct, frozen=True):
     is_guarded: bool = False
     session: tuple[str, ...] = ()
     threads: int = 0
+    target: str = ""
 
     @property
     def line(self) -> str:
@@ -52,6 +54,8 @@ class RunsOn(msgspec.Struct, frozen=True):
         made_for = f", in sessions with {', '.join(self.session)}" if self.session else ""
         if self.threads:
             made_for += f"; bits are those of the original with intra_op_num_threads={self.threads}"
+        if self.target:
+            made_for += f"; memory is promised for {self.target}, predicted, not run there"
         if self.layout_block is None:
             return f"runs on: any processor (bits compared on {self.processor}), {runtime}{made_for}"
         return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"

@@ -29,6 +29,7 @@ SOURCE_NAME_KEY = "remat.source"
 DIMS_KEY = "remat.dims"
 """There where it was made for many sizes: those, as a user writes them."""
 PORTABLE_KEY = "remat.portable"
+LEFT = "left"  # what it says of a file that sessions bring into a layout; its target behind a colon
 """There where sessions optimise the file again, so that it promises something under the exact options only."""
 UNKNOWN_PROCESSOR = "the kind of processor that it was compiled on"
 UNKNOWN_BLOCK = 0
@@ -40,8 +41,9 @@ class CompiledFile:
 
     `order` are its ops that depend on an input, in the order in which they were planned; `copies` are those of them
     that repeat another one, which no optimiser may join with it. Of a `is_portable` file sessions may make another
-    model, so that it promises something under the exact options only. `process` is what it says of a process, and
-    `processor` the kind that it was made on. Bytes are totals; None where it says nothing.
+    model, so that it promises something under the exact options only; but bits and its budget where it `is_left` to
+    them to bring it into a layout, the latter on processors of its `target`, if it has one. `process` is what it says
+    of a process, and `processor` the kind that it was made on. Bytes are totals; None where it says nothing.
     """
 
     source: SourceModel
@@ -51,6 +53,8 @@ class CompiledFile:
     budget_bytes: int | None
     source_sha256: str
     is_portable: bool
+    is_left: bool
+    target: str
     process: ProcessPromise
     processor: str | None = None
 
@@ -82,6 +86,8 @@ def read_compiled(path: Path, dims: DimBindings, *, has_custom_ops: bool = False
         budget_bytes=_number(told, BUDGET_KEY),
         source_sha256=told.get(SOURCE_KEY, ""),
         is_portable=PORTABLE_KEY in told,
+        is_left=told.get(PORTABLE_KEY, "").partition(":")[0] == LEFT,
+        target=told.get(PORTABLE_KEY, "").partition(":")[2],
         process=ProcessPromise.from_metadata(told),
         processor=told.get(f"{RUNS_ON_KEY}.processor"),
     )

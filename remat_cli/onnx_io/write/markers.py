@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from remat_cli.onnx_io.read.copies import copy_of
-from remat_cli.onnx_io.read.layout_scene import whole_names
+from remat_cli.onnx_io.read.layout_scene import in_turn, whole_names
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.ort_rules.layout import GLOBAL_POOLS, MOVING, WholeLayout
 
@@ -33,6 +33,21 @@ def marked(model: ir.Model, layout: WholeLayout) -> ir.Model:
                     marks[value.name or ""] = _mark(new.graph, maker, value, taken)
                 node.replace_input_with(position, marks[value.name or ""])
     return new
+
+
+def with_sums_in_turn(model: ir.Model, layout: WholeLayout) -> ir.Model:
+    """The model, of two convolutions that are added up the one first that takes in the sum in the whole model.
+
+    In place: the other one moves behind it, in front of all that read it.
+    """
+    places = {node.name: place for place, node in enumerate(model.graph)}
+    nodes = {node.name: node for node in model.graph}
+    for first, other in in_turn(model, layout):
+        readers = [use.node.name for use in nodes[other].outputs[0].uses()]
+        if places[other] < places[first] and all(places[reader] > places[first] for reader in readers):
+            model.graph.remove(nodes[other])
+            model.graph.insert_after(nodes[first], nodes[other])
+    return model
 
 
 def _is_out(maker: ir.Node, reader: ir.Node, names: Mapping[str, str], layout: WholeLayout) -> bool:

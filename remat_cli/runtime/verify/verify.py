@@ -142,7 +142,7 @@ def verify_closely(
     workspace = seen_workspace(request.workspace, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
-    is_exact_only = request.portable and not request.is_left
+    is_exact_only = request.portable and (request.is_elsewhere or not request.is_left)
     within = fits(exact_peak if is_exact_only else max(default_peak, exact_peak), request.budget_bytes)
     # The total of live tensors under exact options.
     predicted = request.fixed_bytes + request.predicted_live_peak_bytes
@@ -186,7 +186,7 @@ def verify_closely(
         inferences=done + caps.runs,
         notes=(
             *_output_notes(request, original),
-            *((LEFT if request.is_left else PORTABLE,) if request.portable else ()),
+            *_notes_on_sessions(request),
             *caps.notes,
         ),
     )
@@ -347,7 +347,20 @@ LEFT = (
     "for any processor: a default session brings the file into its own layout, with these bits and within this memory; "
     "order and time are those under the exact options"
 )
+ELSEWHERE = (
+    "for processors of another kind: bits were compared here, and hold on all; what default sessions hold there was "
+    "predicted, not measured"
+)
 PORTABLE = "portable: a default session optimises the file again, so the promises hold under the exact options only"
+
+
+def _notes_on_sessions(request: VerifyRequest) -> tuple[str, ...]:
+    """What of a file that sessions optimise again holds in which of them."""
+    if not request.portable:
+        return ()
+    if request.is_elsewhere:
+        return (ELSEWHERE,)
+    return (LEFT,) if request.is_left else (PORTABLE,)
 
 
 def _output_notes(request: VerifyRequest, original: _Original) -> tuple[str, ...]:

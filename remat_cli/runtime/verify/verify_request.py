@@ -54,7 +54,8 @@ class VerifyRequest:
     find a place in it while the model is loaded. `workspace` is by op name, of both models, `budget_bytes` a total.
     `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
     default session loads it, so only exact sessions are held to the promise; where it `is_left` to sessions to bring
-    into a layout, outputs and memory of a default one are promised too. `original_cap_bytes` is the smallest cap
+    into a layout, outputs and memory of a default one are promised too,
+    memory not where it `is_elsewhere`, for processors of another kind. `original_cap_bytes` is the smallest cap
     of `reference` with default options where an earlier verification found it; it is then not searched again. With
     `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `forecast`, what
     is predicted of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
@@ -79,6 +80,7 @@ class VerifyRequest:
     timed: bool = True
     portable: bool = False
     is_left: bool = False
+    is_elsewhere: bool = False
     intra_op_threads: int = 0
     device: str = "cpu"
     mode: VerifyMode = "on"

@@ -1,0 +1,126 @@
+"""A model as sessions on each kind of processor run it, where each brings it into its own layout: what that holds."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.steady import Inside, kinds_of
+from remat_cli.core.schedule.graph import TensorType, without_buffers
+from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.problem import Problem, make_problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.conditions import BLOCKS_OF
+from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.onnx_io.read.laid_out import as_laid_out
+from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.rewrite import Rewritten
+from remat_cli.ort_rules.forecast import Judged, SessionForecast, in_one_run, most_of, predict_sessions
+from remat_cli.ort_rules.layout import BLOCKS, NCHWC, REORDER_INPUT
+
+
+@dataclass(frozen=True)
+class OnProcessor:
+    """A written model as a session on one kind of processor runs it; `covers` are the steps that each op computes."""
+
+    judged: Judged
+    covers: Mapping[str, Sequence[str]]
+
+    def held_beside(self, held_bytes: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """Steps with what is held while they run, copies included that are made for them or of their results."""
+        ops = self.judged.graph.ops
+        owners: list[Sequence[str]] = [self.covers.get(op.name, ()) for op in ops]
+        for place in reversed(range(len(ops) - 1)):
+            if ops[place].name.endswith(REORDER_INPUT):
+                owners[place] = owners[place + 1]
+        for place in range(1, len(ops)):
+            owners[place] = owners[place] or owners[place - 1]
+        for names, held in zip(owners, held_bytes, strict=True):
+            yield from ((name, held) for name in names)
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """A written model as sessions run it: on each kind of processor in its own layout, or as it is on all."""
+
+    prepared: Prepared
+    profile: Profile
+    plan: Plan
+    rewritten: Rewritten
+
+    def sessions(self, exact: Judged, inside: Inside | None = None) -> SessionForecast:
+        """What sessions hold, default ones on the kind of processor where that is most."""
+        runtime = self.prepared.runtime
+        found = [predict_sessions(each.judged, runtime) for each in self.on_each(exact, inside)]
+        worst = max(found, key=lambda each: each.default_session.peak_bytes)
+        known = found[0] if self.prepared.layout is None else predict_sessions(exact, runtime)
+        return replace(known, default_session=worst.default_session, runs=most_of([each.runs for each in found]))
+
+    def first_run_bytes(self, exact: Judged) -> int:
+        """The most that a default session holds in one run, on the kind of processor where that is most."""
+        runtime = self.prepared.runtime
+        return max(in_one_run(each.judged, runtime)[1].peak_bytes for each in self.on_each(exact))
+
+    def beyond(self, exact: Judged) -> tuple[int, ...]:
+        """By op of the planned graph: by how much sessions hold more while it runs than its plan says."""
+        op_ids = self.plan.schedule.op_ids()
+        parts = zip(self.rewritten.step_ops, op_ids, self.plan.memory_bytes[0], strict=True)
+        planned = {name: (op, held) for name, op, held in parts}
+        more = [0] * len(self.prepared.graph.ops)
+        for each in self.on_each(exact):
+            _, session = in_one_run(each.judged, self.prepared.runtime)
+            for name, held_bytes in each.held_beside(session.held_bytes):
+                if name in planned:
+                    op, planned_bytes = planned[name]
+                    more[op] = max(more[op], held_bytes - planned_bytes)
+        return tuple(more)
+
+    def on_each(self, exact: Judged, inside: Inside | None = None) -> tuple[OnProcessor, ...]:
+        """The model as each kind of processor runs it in a default session; `inside` is what is known in a branch."""
+        if self.prepared.layout is None:
+            return (OnProcessor(exact, {name: (name,) for name in self.rewritten.step_ops}),)
+        blocks = BLOCKS_OF.get(self.prepared.conditions.target, BLOCKS)
+        kinds = itertools.product(blocks, (False, True))
+        return tuple(self._laid_out(exact, inside, block, is_reversed) for block, is_reversed in kinds)
+
+    def _laid_out(self, exact: Judged, inside: Inside | None, block: int, is_reversed: bool) -> OnProcessor:
+        """The model as a session brings it into the layout of its processor."""
+        profile, rewritten = self.profile, self.rewritten
+        steps = zip(rewritten.step_ops, self.plan.schedule.op_ids(), strict=True)
+        costs = {name: profile.ops[op] for name, op in steps}
+        types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in exact.graph.tensors}
+        fixed_bytes = exact.fixed_bytes - profile.fixed_bytes + profile.weight_bytes
+        known = rewritten.known if inside is None else inside.known
+        laid = as_laid_out(rewritten.model, types, known, block, is_reversed=is_reversed)
+        graph = to_graph(laid.model, laid.observed, laid.known)
+        if inside is not None:
+            graph = without_buffers(graph, inside.early)
+        ops = []
+        for op in graph.ops:
+            covered = [costs[name] for name in laid.covers[op.name] if name in costs]
+            workspace_bytes = 0 if op.domain == NCHWC else max((cost.workspace_bytes for cost in covered), default=0)
+            ops.append(OpCost(op.name, sum(cost.time_ns for cost in covered), workspace_bytes))
+        judged = msgspec.structs.replace(profile, ops=tuple(ops), weight_bytes=fixed_bytes + laid.grown_bytes)
+        run = baseline(make_problem(graph, judged))
+        kinds = kinds_of(graph, laid.known)
+        found = Judged(graph, run, judged.fixed_bytes, kinds, exact.copies, exact.steady, exact.bodies)
+        return OnProcessor(found, laid.covers)
+
+
+def may_stay_as_here(prepared: Prepared) -> bool:
+    """Whether a file for other processors may be made as for this one: all that it is for run ops as this one does."""
+    conditions = prepared.conditions
+    if not conditions.is_left:
+        return False
+    return prepared.layout is None or conditions.leaves_alone(prepared.runtime.layout_block)
+
+
+def with_room(problem: Problem, room_bytes: Sequence[int]) -> Problem:
+    """A problem whose ops hold so much more while they run."""
+    ops = tuple(
+        msgspec.structs.replace(op, workspace_bytes=tuple(size + more for size in op.workspace_bytes))
+        for op, more in zip(problem.ops, room_bytes, strict=True)
+    )
+    return msgspec.structs.replace(problem, ops=ops)
