@@ -23,7 +23,8 @@ def compiled(path: Path, flags: Sequence[str], output: Path, cache: Path) -> Row
     started = time.monotonic()
     exit_code, report, said = run_compiler(path, flags, output, cache)
     solution, seen = report.get("solution") or {}, report.get("verification") or {}
-    failures = "; ".join(seen.get("failures") or [])
+    broken = [each["measure"] for each in report.get("promises") or () if each["kept"] is False]
+    failures = report["verdict"] if broken else ""
     cut = "the search was cut" if (report.get("asked") or {}).get("search_was_cut") else ""
     live = next((each["promised"] for each in report.get("promises") or () if each["measure"] == "live"), None)
     return {
@@ -35,7 +36,7 @@ def compiled(path: Path, flags: Sequence[str], output: Path, cache: Path) -> Row
         "overhead_percent": seen.get("measured_overhead_percent"),
         "reason": failures or ("" if exit_code == 0 else report.get("split_obstacle") or cut or said[:500]),
         "said": said[:500],
-        "broken": [each["measure"] for each in report.get("promises") or () if each["kept"] is False],
+        "broken": broken,
     }
 
 

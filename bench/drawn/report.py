@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -20,6 +21,16 @@ EXITS = {
     4: "no plan found",
     5: "compiled, a promise broken",
 }
+CLASSES = {
+    "what was written took more than it promised, and was not delivered": "^NOT KEPT",
+    "an op computes from all of it (mean of a picture, recurrence)": r"\((InstanceNorm\w*|LSTM|GRU|RNN)\)",
+    "tiles would have other bits": "may have other bits|proved to have the same bits",
+    "loops join, or hold, too much at once": "even in loops|it is a model output",
+    "how an op pads depends on the size": "auto_pad",
+    "an op runs graphs of its own": r"\((If|Loop|Scan)\)",
+    "the search was cut": "search was cut",
+}
+"""By what a reason says; the first that is found. Where an op computes from all of it no tiles have the same bits."""
 HEAD = f"""# Random models with open sizes
 
 Made by `python -m bench.drawn.measure`; `make bench-drawn` measures the rows that are missing. The models are drawn
@@ -49,10 +60,20 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     yield from table_lines(head, [_cells(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds])
     failed = [row for row in rows if not is_kept(row) or is_late(row)]
     if failed:
+        yield "\n## Why, by class\n"
+        counted = Counter(class_of(row) for row in failed)
+        yield from table_lines(("why", "models"), [[name, str(count)] for name, count in counted.most_common()])
         yield "\n## What did not compile, or broke a promise\n"
     for row in failed:
         sizes = ", ".join(f"{name}={each}" for name, each in row["ranges"].items())
         yield f"- {row['kind']} {row['seed']} ({', '.join(row['families'])}; {sizes}): {told(row)}"
+
+
+def class_of(row: Row) -> str:
+    """What stands in the way of a model, in a few words."""
+    return next(
+        (name for name, words in CLASSES.items() if re.search(words, row["reason"])), "something else, or unsaid"
+    )
 
 
 def _cells(kind: str, rows: Sequence[Row]) -> list[str]:

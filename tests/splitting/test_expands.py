@@ -109,3 +109,12 @@ def test_what_is_repeated_gives_a_length_of_its_own():
     assert "Expand" not in [node.op_type for node in lean.graph]
     longer = {**dims, "y": (batch, SEQ, Dim((Term(("seq",)),), 1))}
     assert "Expand" in [node.op_type for node in without_expands(expanding("Add"), longer).graph]
+
+
+def test_ops_that_nothing_read_before_stay():
+    """The runtime runs them, and does not fuse the product that such an op reads too."""
+    model = expanding("Add")
+    idle = ir.Node("", "Neg", [model.graph.inputs[0]], name="idle")
+    model.graph.append(idle)
+    lean = without_expands(model, DIMS)
+    assert [node.op_type for node in lean.graph] == ["Add", "Neg"]

@@ -22,7 +22,8 @@ def computed(parts: list[str], rank: int, allowzero: int = 0) -> ir.Model:
     numbers = {"first": [0], "second": [1], "three": [3], "four": [4], "twelve": [12]}
     nodes = [helper.make_node("Shape", ["x"], ["shape"])]
     nodes += [helper.make_node("Gather", ["shape", at], [to]) for at, to in (("first", "b"), ("second", "s"))]
-    nodes += [helper.make_node("Mul", ["b", "s"], ["bs"]), helper.make_node("Concat", parts, ["to"], axis=0)]
+    nodes += [helper.make_node("Mul", ["b", "s"], ["bs"])] if "bs" in parts else []
+    nodes += [helper.make_node("Concat", parts, ["to"], axis=0)]
     nodes += [helper.make_node("Reshape", ["x", "to"], ["y"], allowzero=allowzero)]
     weights = [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in numbers.items()]
     port = helper.make_tensor_value_info

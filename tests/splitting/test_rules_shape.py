@@ -155,7 +155,9 @@ def test_slices_of_other_forms():
     short = OneOp("Slice", (counted(7, 6), np.array([2], np.int32), np.array([6], np.int32)), weights=(1, 2))
     assert refused_axes(short, 2) == []
     unknown = OneOp("Slice", (counted(7, 6), integers(2), integers(6)))
-    assert refused_axes(unknown, 2) == [0, 1]
+    assert refused_axes(unknown, 2) == [0]  # what is cut is the first axis alone
+    whole = OneOp("Slice", (counted(7, 6), integers(-9), integers(9), integers(1)), weights=(3,))
+    assert refused_axes(whole, 2) == []
 
 
 @settings(max_examples=50)

@@ -38,7 +38,7 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_bounds
-from remat_cli.splitting.loops.batch_regions import find_batches
+from remat_cli.splitting.loops.batch_regions import batches_of, find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.flattened import without_flattening
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
@@ -51,6 +51,7 @@ from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.short_sizes import short_sizes
+from remat_cli.splitting.loops.taken_branches import with_taken_branches
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
@@ -58,6 +59,7 @@ from remat_cli.splitting.tiles.view import ModelView, view_model
 
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
+SMALL_SHARE = 1 / 64  # of that: shapes of smaller ones are computed as they were
 MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved: those are then built
@@ -200,9 +202,8 @@ class Loops:
     def _other_rows(self, sized: SizedView, region: LoopRegion, tiling: Tiling, multiple: Fraction) -> Tiling:
         """Tiles of a multiple of the rows, or the same where these are not proved to have the same bits."""
         other = Tiling(_in_steps(max(1, int(tiling.rows * multiple))))
-        if other.rows >= self._length(region):
-            return tiling
-        return tiling if self._refused_size(sized, region, other) is not None else other
+        is_tiled = other.rows < self._length(region)
+        return other if is_tiled and self._other_bits(sized, region, other) is None else tiling
 
     @property
     def _family(self) -> SizeFamily:
@@ -216,13 +217,15 @@ class Loops:
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
         reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
         lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
-        lean = with_known_numbers(lean, dims)
-        least_bytes = LEAST_SHARE * self.task.question.baseline.peak
-        large = {tensor.name for tensor in prepared.graph.tensors if tensor.size_bytes >= least_bytes}
+        lean = with_taken_branches(with_known_numbers(lean, dims))
+        least_bytes, tensors = LEAST_SHARE * self.task.question.baseline.peak, prepared.graph.tensors
+        large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes}
         most = prepared.conditions.dims
         flat = without_flattening(lean, dims, prepared.facts.types, most)
         dims, types = {**dims, **flat.dims}, {**prepared.facts.types, **flat.types}
         picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
+        if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
+            large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
         opened = with_open_shapes(picked.model, dims, most, large)
         dims, types = {**dims, **picked.dims}, {**types, **picked.types, **opened.types}
         view = self._view(opened.model, types)
@@ -403,15 +406,13 @@ class Loops:
         """Whether the bits of a region's tiles are proved."""
         key = self._kind(region), tiling.rows
         if key not in self._proofs:
-            refused = self._refused_size(self.sized, region, tiling)
+            refused = self._other_bits(self.sized, region, tiling)
             if refused is not None:
                 self._refused.append(Refusal(region, tiling, *refused))
             self._proofs[key] = refused is None
         return self._proofs[key]
 
-    def _refused_size(
-        self, sized: SizedView, region: LoopRegion, tiling: Tiling
-    ) -> tuple[int, Mapping[str, int]] | None:
+    def _other_bits(self, sized: SizedView, region: LoopRegion, tiling: Tiling) -> tuple[int, Mapping[str, int]] | None:
         """An op, and a size, of which some tile of the region may have other bits; None where there is none."""
         if region.windows is not None:
             return window_refusal(sized, region, tiling, self._family)

@@ -141,7 +141,9 @@ def new_options(asked: dict[str, Any], exact: Any = None) -> Any:
     options.enable_cpu_mem_arena = asked.get("arena", True)
     if exact is None:
         options.enable_mem_pattern = asked.get("pattern", True)
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[asked.get("optimisation", "all")])
+        level = asked.get("optimisation", "all")
+        name = "ORT_DISABLE_ALL" if level == "disabled" else f"ORT_ENABLE_{level.upper()}"
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, name)
         if asked.get("mode") == "parallel":
             options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     else:
@@ -152,15 +154,6 @@ def new_options(asked: dict[str, Any], exact: Any = None) -> Any:
         options.enable_mem_reuse = exact["reuses_dead_buffers"]
         options.enable_mem_pattern = exact["has_memory_pattern"]
     return options
-
-
-LEVELS = {
-    "all": "ORT_ENABLE_ALL",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "basic": "ORT_ENABLE_BASIC",
-    "disabled": "ORT_DISABLE_ALL",
-}
-"""What the runtime calls levels of graph optimisation."""
 
 
 def opened(path: Any, options: Any = None) -> Any:

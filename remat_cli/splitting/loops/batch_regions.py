@@ -6,7 +6,9 @@ tensor, as those along other axes do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.levels import between, hides_some, levels_of
@@ -19,7 +21,7 @@ def find_batches(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
     """Regions that keep tensors of at least so many bytes from being whole, cut along the batch; they share no op."""
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     found, used = list[LoopRegion](), set[int]()
-    for length in _batches(sized):
+    for length in batches_of(sized.view.model, sized.dims):
         axes, reads = _items(sized, length)
         ops = {sized.makers[name] for name in axes} - used
         levels = levels_of(sized, ops, ops.__contains__)
@@ -33,10 +35,10 @@ def find_batches(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
     return sorted(found, key=lambda region: min(region.ops))
 
 
-def _batches(sized: SizedView) -> list[Dim]:
+def batches_of(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> list[Dim]:
     """Lengths that vary of the first axis of model inputs, each once."""
-    inputs = (sized.dims.get(value.name or "", ()) for value in sized.view.model.graph.inputs)
-    return list(dict.fromkeys(dims[BATCH] for dims in inputs if dims and dims[BATCH].terms))
+    inputs = (dims.get(value.name or "", ()) for value in model.graph.inputs)
+    return list(dict.fromkeys(each[BATCH] for each in inputs if each and each[BATCH].terms))
 
 
 def _items(sized: SizedView, length: Dim) -> tuple[dict[str, int], dict[tuple[int, int], int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -36,16 +36,24 @@ def without_expands(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> ir.
         for user, at in list(node.outputs[0].uses()):
             user.replace_input_with(at, repeated)
         lean.graph.remove(node, safe=True)
-    drop_unread(lean.graph)
+    drop_unread(lean.graph, model.graph)
     return lean
 
 
-def drop_unread(graph: ir.Graph) -> None:
-    """Take out ops whose results nothing reads any more."""
-    kept = set(graph.outputs)
+def drop_unread(graph: ir.Graph, before: ir.Graph) -> None:
+    """Take out ops whose results nothing reads any more.
+
+    What nothing read before stays: the runtime runs it too, and does not fuse what such an op reads.
+    """
+    kept, read = set(graph.outputs), set(before.outputs)
+    idle = {value.name for node in before if _is_idle(node, read) for value in node.outputs}
     for node in reversed(graph):
-        if not any(value.uses() or value in kept for value in node.outputs):
+        if _is_idle(node, kept) and idle.isdisjoint(value.name for value in node.outputs):
             graph.remove(node, safe=True)
+
+
+def _is_idle(node: ir.Node, kept: Collection[ir.Value]) -> bool:
+    return not any(value.uses() or value in kept for value in node.outputs)
 
 
 def _is_needless(node: ir.Node, model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> bool:

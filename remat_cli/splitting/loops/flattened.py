@@ -19,9 +19,10 @@ from remat_cli.core.values.sizes import Dim, number, product_of
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.splitting.loops.expands import drop_unread
-from remat_cli.splitting.loops.known_shapes import COPIED, PREFIX
+from remat_cli.splitting.loops.known_shapes import PREFIX
 from remat_cli.splitting.loops.open_shapes import Partable
 from remat_cli.splitting.loops.weights import weight_in
+from remat_cli.splitting.rules.record import COPIED
 
 PLAIN_GEMM: Mapping[str, float] = {"alpha": 1, "transA": 0, "transB": 0}
 
@@ -87,7 +88,7 @@ def without_flattening(
             more[old.name or ""] = more.pop(result.name or "")
             result.name, old.name, result.type, result.shape = old.name, result.name, old.type, old.shape
         old.replace_all_uses_with(result, replace_graph_outputs=True)
-    drop_unread(new.graph)
+    drop_unread(new.graph, model.graph)
     return Partable(new, more, made)
 
 

@@ -54,7 +54,7 @@ def with_known_numbers(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> 
             array = known[present(node.inputs[at], "what an op reads").name or ""].array
             name = f"{PREFIX}{array.dtype.str[1:]}/{array.ndim}/{'_'.join(map(str, array.ravel()))}"
             node.replace_input_with(at, weight_in(plain.graph, name, array))
-    drop_unread(plain.graph)
+    drop_unread(plain.graph, model.graph)
     return plain
 
 

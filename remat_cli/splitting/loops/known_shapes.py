@@ -15,10 +15,10 @@ import onnx_ir as ir
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.weights import weight_in
+from remat_cli.splitting.rules.record import COPIED, REST
 
 PREFIX = "remat/shape/"
 ALLOWS_ZERO = "allowzero"
-COPIED, REST = 0, -1
 SCALES, SIZES = 2, 3
 """Inputs of a Resize."""
 
@@ -43,7 +43,7 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], fami
             name = f"{PREFIX}{'_'.join(map(str, shape))}"
             node.replace_input_with(1, weight_in(plain.graph, name, np.array(shape, np.int64)))
             node.attributes.pop(ALLOWS_ZERO, None)
-    drop_unread(plain.graph)
+    drop_unread(plain.graph, model.graph)
     return plain
 
 

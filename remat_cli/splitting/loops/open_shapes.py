@@ -22,7 +22,7 @@ from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.known_numbers import asked_lengths
 from remat_cli.splitting.loops.known_shapes import ALLOWS_ZERO, takes_zero
 from remat_cli.splitting.loops.loop_values import SizeValues
-from remat_cli.splitting.rules.record import REPEATED
+from remat_cli.splitting.rules.record import COPIED, REPEATED, REST
 from remat_cli.splitting.rules.shape import OPEN_SHAPES
 from remat_cli.splitting.rules.table import rule_of
 
@@ -39,7 +39,9 @@ class Partable:
 def with_open_shapes(
     model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
 ) -> Partable:
-    """The model with lengths left open in computed shapes of large tensors, one of each Reshape: the longest.
+    """The model with lengths left open in computed shapes of large tensors.
+
+    Of each Reshape those are open that it reads at the same place, and of the others one: the longest.
 
     Shapes of large tensors are computed of those of inputs. `dims` are the dimensions of tensors for all sizes, `most`
     are the largest ones.
@@ -56,14 +58,14 @@ def with_open_shapes(
             name = f"{OPEN_SHAPES}{node.name}"
             whole = numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0))
             node.outputs[0].replace_all_uses_with(whole)
-        found, said = _open_of(node, dims, most, large), rule_of(node.domain, node.op_type).open_length
-        if found and said is not None:
+        found = _open_of(node, dims, most, large)
+        if found:
             wanted = enumerate(dims[node.outputs[0].name or ""])
-            parts = [numbers.constant([said]) if axis in found else numbers.length(dim) for axis, dim in wanted]
+            parts = [numbers.constant([found[axis]]) if axis in found else numbers.length(dim) for axis, dim in wanted]
             name = f"{OPEN_SHAPES}{node.name}"
             node.replace_input_with(1, numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0)))
             node.attributes.pop(ALLOWS_ZERO, None)
-    drop_unread(new.graph)
+    drop_unread(new.graph, model.graph)
     added = of_sizes(node for node in new.graph if node not in nodes)
     new.graph.sort()
     return Partable(new, *added)
@@ -92,21 +94,25 @@ def _asks_shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], large: Colle
 
 def _open_of(
     node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
-) -> list[int]:
-    """Axes of what an op makes whose length need not be said."""
+) -> dict[int, int]:
+    """Axes of what an op makes whose length need not be said, with what is said instead."""
     rest_or_repeated = rule_of(node.domain, node.op_type).open_length
     if rest_or_repeated is None:
-        return []
+        return {}
     source, shape, made = node.inputs[0], node.inputs[1], node.outputs[0].name or ""
     before, after = dims.get((source and source.name) or ""), dims.get(made)
     if shape is None or shape.const_value is not None or before is None or after is None or made not in large:
-        return []
+        return {}
     varying = [axis for axis, dim in enumerate(after) if dim.terms]
     if rest_or_repeated == REPEATED:
         shift = len(after) - len(before)
-        return [axis for axis in varying if axis >= shift and before[axis - shift] == after[axis]]
+        shared = [axis for axis in varying if axis >= shift and before[axis - shift] == after[axis]]
+        return dict.fromkeys(shared, REPEATED)
     starts = [(dim, product_of(before[:axis])) for axis, dim in enumerate(before)]
-    kept = [axis for axis in varying if (after[axis], product_of(after[:axis])) in starts]
-    if not kept or takes_zero(node, after):
-        return []
-    return [max(kept, key=lambda axis: (after[axis].at(most), -axis))]
+    kept = {axis: (after[axis], product_of(after[:axis])) for axis in varying}
+    kept = {axis: start for axis, start in kept.items() if start in starts}
+    if takes_zero(node, after):
+        return {}
+    copied = [axis for axis, start in kept.items() if starts[axis : axis + 1] == [start]]
+    others = sorted(set(kept) - set(copied), key=lambda axis: (-after[axis].at(most), axis))
+    return dict.fromkeys(copied, COPIED) | dict.fromkeys(others[:1], REST)

@@ -133,7 +133,7 @@ def with_tables(model: ir.Model, found: Sequence[tuple[NumberChain, Numbers]]) -
         old.replace_all_uses_with(made)
         old.name, made.name = f"{PREFIX}{at}/{old.name}", old.name
         new.graph.remove(maker, safe=True)
-    drop_unread(new.graph)
+    drop_unread(new.graph, model.graph)
     return new
 
 

@@ -46,7 +46,7 @@ def with_shifts_as_picks(
         scores = _scores(node, dims, family, large)
         if scores is not None:
             writer.replace(node, scores)
-    drop_unread(new.graph)
+    drop_unread(new.graph, model.graph)
     added = (node for node in new.graph if node not in nodes and node.name not in writer.types)
     size_dims, size_types = of_sizes(each for each in added if each.op_type != "GatherElements")
     new.graph.sort()

@@ -12,7 +12,7 @@ from remat_cli.core.values.sizes import SizeBound
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.window_estimate import whole_up_to
-from remat_cli.splitting.rules.record import ElementKind
+from remat_cli.splitting.rules.record import ElementKind, WindowKind
 from remat_cli.splitting.tiles.view import ModelView
 
 LARGE_SHARE = 1 / 16  # of the largest tensor: smaller ones may grow as they like
@@ -67,7 +67,7 @@ def packs_weights(sized: SizedView, region: LoopRegion) -> bool:
     if region.windows is not None:
         return False
     view = sized.view
-    specs = (view.ops[op] for op in region.own if not view.rules[op].has_windows)
+    specs = (view.ops[op] for op in region.own if view.rules[op].windows in (None, WindowKind.BESIDE))
     weights = (shape for spec in specs for shape, is_weight in zip(spec.inputs, spec.weights, strict=True) if is_weight)
     return any(sum(size > 1 for size in shape or ()) > 1 for shape in weights)
 

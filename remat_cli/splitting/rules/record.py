@@ -57,8 +57,8 @@ class LayoutKind(Enum):
     PLAIN = "tensors as ONNX defines them"
 
 
-REST, REPEATED = -1, 1
-"""What a shape says of a length that is what is left of a Reshape, or what an Expand reads."""
+REST, REPEATED, COPIED = -1, 1, 0
+"""What a shape says of a length that is what is left of a Reshape, or what an Expand, or a Reshape, reads there."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,10 @@ from math import lcm, prod
 
 import numpy as np
 
-from remat_cli.splitting.rules.record import REPEATED, REST
+from remat_cli.splitting.rules.record import COPIED, REPEATED, REST
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, of_first
 
+SLICE_AXES, SLICE_STEPS = 3, 4  # inputs of a Slice
 OPEN_SHAPES = "remat/open/"
 """Of the names of ops that compute shapes in which lengths are open, each put together of single numbers."""
 
@@ -48,7 +49,7 @@ def reorder_from_blocked(op: OpView, slab: Slab) -> Sliced | None:
 def open_axes(op: OpView) -> dict[int, int]:
     """What a shape that was put together to leave lengths open says, by axis, where that is known before the run.
 
-    Other shapes may say nought for an axis that is cut, which would copy the length of a part.
+    Other shapes may say nought for another axis than the one that is read there, whose length it would copy.
     """
     value = op.node.inputs[1]
     maker = None if value is None else value.producer()
@@ -60,7 +61,7 @@ def open_axes(op: OpView) -> dict[int, int]:
 
 def reshape(op: OpView, slab: Slab) -> Sliced | None:
     """Reshape, cut where the axis begins after the same number of elements on both sides."""
-    is_open = open_axes(op).get(slab.axis) == REST
+    is_open = open_axes(op).get(slab.axis) in (REST, COPIED)
     regrouped = _regroup(op.input_shape(0), op.output_shape, slab) if op.weights[1] or is_open else None
     if regrouped is None:
         return None
@@ -150,14 +151,19 @@ def tile(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
-    """Slice with known bounds and a forward step; along a cut axis it then takes all it is given, by its step."""
+    """Slice with known bounds and a forward step; along a cut axis it then takes all it is given, by its step.
+
+    Along an axis of which it takes all, bounds need not be known: whatever they are, they take all of a part too.
+    """
+    axes = _slice_axes(op)
+    takes_all = op.input_shape(0)[slab.axis] == op.output_shape[slab.axis] and not op.has_input(SLICE_STEPS)
+    if axes is not None and (slab.axis not in axes or takes_all):
+        return of_first(op, slab, slab)
     parts = _slice_parameters(op)
     if parts is None:
         return None
     starts, ends, axes, steps = parts
     extent = op.input_shape(0)[slab.axis]
-    if slab.axis not in axes:
-        return of_first(op, slab, slab)
     place = axes.index(slab.axis)
     step = steps[place]
     if step < 1:
@@ -173,20 +179,29 @@ def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
     return Sliced((need, *[None] * (len(op.inputs) - 1)), slab, constants=constants)
 
 
+def _slice_axes(op: OpView) -> Shape | None:
+    """The axes that a Slice cuts; None where they are not known before the run."""
+    rank, axes = len(op.input_shape(0)), _integers_of(op, SLICE_AXES) if op.has_input(SLICE_AXES) else None
+    if len(op.inputs) == 1:
+        axes = op.integers("axes") or tuple(range(len(op.integers("starts"))))
+    elif not op.has_input(SLICE_AXES):
+        (count,) = op.input_shape(1)
+        axes = tuple(range(count))
+    return None if axes is None else tuple(axis % rank for axis in axes)
+
+
 def _slice_parameters(op: OpView) -> tuple[Shape, Shape, Shape, Shape] | None:
     """Starts, ends, axes and steps of a Slice; None where one is not known before the run."""
-    rank = len(op.input_shape(0))
+    axes = _slice_axes(op)
     if len(op.inputs) == 1:
         starts, ends = op.integers("starts"), op.integers("ends")
-        axes = op.integers("axes") or tuple(range(len(starts)))
-        return starts, ends, tuple(axis % rank for axis in axes), (1,) * len(starts)
+        return starts, ends, axes or (), (1,) * len(starts)
     lists = [_integers_of(op, position) for position in range(1, len(op.inputs))]
-    if any(op.has_input(i + 1) and values is None for i, values in enumerate(lists)):
+    if axes is None or any(op.has_input(i + 1) and values is None for i, values in enumerate(lists)):
         return None
     starts, ends = lists[0] or (), lists[1] or ()
-    axes = (lists[2] if len(lists) > 2 else None) or tuple(range(len(starts)))
     steps = (lists[3] if len(lists) > 3 else None) or (1,) * len(starts)
-    return starts, ends, tuple(axis % rank for axis in axes), steps
+    return starts, ends, axes, steps
 
 
 def _integers_of(op: OpView, position: int) -> Shape | None:
