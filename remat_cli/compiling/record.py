@@ -90,7 +90,7 @@ def recorded(
 def plan_request(planned: Answered, request: CompileRequest) -> PlanRequest:
     """What was asked for of a plan of any kind."""
     question, conditions = planned.answer.question, request.conditions
-    most = request.search.allowed_overhead(question)
+    most = request.search.asked_overhead(question)
     return PlanRequest(
         budget=question.text,
         budget_bytes=question.budget_bytes,

@@ -69,11 +69,14 @@ class Search:
         """The same search with a share of its time."""
         return self.within(self.limits.seconds * share)
 
+    def asked_overhead(self, question: BudgetQuestion) -> Fraction | None:
+        """The share of the baseline's time that was to be the most a plan costs on top; None: nothing was said."""
+        return self.max_overhead_share if question.least else self.overhead_limit
+
     def allowed_overhead(self, question: BudgetQuestion) -> Fraction | None:
         """The share of the baseline's time that a plan may cost on top; None: any."""
-        if question.least:
-            return self.max_overhead_share
-        return self.default_limit if self.overhead_limit is None else self.overhead_limit
+        asked = self.asked_overhead(question)
+        return self.default_limit if asked is None else asked
 
     def allows(self, time_ns: int, question: BudgetQuestion) -> bool:
         """Whether a plan may take so long."""

@@ -86,7 +86,7 @@ class LoopEstimate:
         region, tiling = self.regions[number], self.tilings[number]
         most_bytes = seen_bytes + kernel_bytes(self.sized, region, tiling, self.profile)
         if lists_tiles(self.sized, region) and seen_bytes <= (1 + SLACK_SHARE) * self._joined_bytes(number):
-            return max(seen_bytes, min(most_bytes, self._body_bytes(number)))
+            return max(seen_bytes, min(most_bytes, self.body_bytes(number)))
         return most_bytes
 
     @cached_property
@@ -117,7 +117,7 @@ class LoopEstimate:
         # The judge counts what is joined while the loop runs. In the end there are tiles beside it, or what was joined
         # but for the last tile, and that with it, of which a Loop makes a copy.
         joined = self._joined_bytes(number)
-        workspace = max(self._body_bytes(number), joined if lists_tiles(self.sized, region) else 2 * joined)
+        workspace = max(self.body_bytes(number), joined if lists_tiles(self.sized, region) else 2 * joined)
         time_ns = sum(self.profile.ops[op].time_ns for op in region.ops)
         op = Op(name, "Loop", tuple(reads), self._exits(number), weights=tuple(weights))
         cost = self.profile.ops[max(region.own)]
@@ -133,7 +133,7 @@ class LoopEstimate:
     def _joined_bytes(self, number: int) -> int:
         return sum(self.sized.view.graph.tensors[tensor].size_bytes for tensor in self._exits(number))
 
-    def _body_bytes(self, number: int) -> int:
+    def body_bytes(self, number: int) -> int:
         """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""
         view, region = self.sized.view, self.regions[number]
         if region.windows is not None:
