@@ -28,6 +28,7 @@ from tests.onnx_io.file_forms import (
     net,
     port,
     residual,
+    sparse_weight,
     unread,
 )
 
@@ -169,3 +170,26 @@ def test_a_body_out_of_order_is_refused_with_the_name_of_its_node(tmp_path: Path
         outputs(tmp_path / "model.onnx")
     with pytest.raises(ModelError, match=r"input 'tr1' of node: name: tsecond OpType: Conv"):
         load(tmp_path / "model.onnx", BOUND)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda sparse: sparse.values.ClearField("data_type"), "cannot be read"),
+        (
+            lambda sparse: sparse.values.ClearField("float_data") or sparse.values.ClearField("raw_data"),
+            "cannot be read",
+        ),
+        (lambda sparse: sparse.dims.__setitem__(0, -16), "has indices beyond it"),
+        (lambda sparse: sparse.dims.__setitem__(0, 5), "has indices beyond it"),
+        (lambda sparse: setattr(sparse.indices, "data_type", onnx.TensorProto.FLOAT), ""),
+    ],
+    ids=["no type", "no data", "negative size", "too short", "places that are no whole numbers"],
+)
+def test_a_broken_sparse_weight_is_refused_in_one_line(tmp_path: Path, spoil, told: str) -> None:
+    broken = sparse_weight([0, 3, 9])
+    spoil(broken.graph.sparse_initializer[0])
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(broken.SerializeToString())
+    with pytest.raises(ModelError, match=rf"sparse tensor 's' .*{told}"):
+        load(path, BOUND)

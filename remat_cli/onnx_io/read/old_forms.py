@@ -88,13 +88,16 @@ def _dense(path: Path, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     name, shape = sparse.values.name, tuple(sparse.dims)
     if onnx.TensorProto.EXTERNAL in (sparse.values.data_location, sparse.indices.data_location):
         raise ModelError(f"model {path}: sparse tensor '{name}' lies in a file of its own: put it into the model")
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    try:
+        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    except Exception as error:  # whatever the parser of data raises: types that are none, data of another length
+        raise ModelError(f"model {path}: sparse tensor '{name}' cannot be read: {error}") from None
     if int(np.prod([int(size) for size in shape], dtype=object)) * max(1, values.itemsize) > MOST_DENSE_BYTES:
         raise ModelError(f"model {path}: sparse tensor '{name}' of shape {list(shape)} is too large to write out")
-    dense = np.zeros(shape, values.dtype)
     try:
+        dense = np.zeros(shape, values.dtype)
         dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, shape)] = values
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, TypeError):
         raise ModelError(f"model {path}: sparse tensor '{name}' of shape {list(shape)} has indices beyond it") from None
     found = numpy_helper.from_array(dense, name)
     found.data_type = sparse.values.data_type
