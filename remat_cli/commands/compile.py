@@ -12,12 +12,12 @@ from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
 from remat_cli.compiling.beyond import prepare_at_any
-from remat_cli.compiling.layouts import may_stay_as_here
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.plan import begun, plan_model, within_overhead
 from remat_cli.compiling.planned import PlannedModel, Refused
 from remat_cli.compiling.prepare import work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
+from remat_cli.compiling.process.layouts import may_stay_as_here
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
 from remat_cli.compiling.verify import settle

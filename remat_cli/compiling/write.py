@@ -15,10 +15,10 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.fit import excess_bytes, fit
-from remat_cli.compiling.layouts import Layouts, with_room
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
 from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, written_interface
+from remat_cli.compiling.process.layouts import Layouts, with_room
 from remat_cli.compiling.process.steady import (
     EARLY_SHARE,
     Inside,

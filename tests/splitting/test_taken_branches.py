@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.values.sizes import Dim, Term
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
-from remat_cli.splitting.loops.taken_branches import with_taken_branches
+from remat_cli.splitting.recast.taken_branches import with_taken_branches
 
 SHAPE = (Dim((Term(("batch",)),)), Dim((), 4))
 
