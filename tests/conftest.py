@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from remat_cli.compiling import plan
 from tests import durations, presence
 from tests.compiled_samples import SampleStore
 from tests.quick_processes import QuickProcesses
@@ -100,3 +102,12 @@ def cache(together: Path) -> Iterator[None]:
 def samples(together: Path) -> SampleStore:
     """Samples compiled once for all tests, with the same profile cache."""
     return SampleStore(together / "samples", together / "cache")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_price() -> Iterator[Fraction]:
+    """Tests look at bits and memory: a busy machine must not make their small models too dear. The default itself."""
+    with pytest.MonkeyPatch.context() as patched:
+        default = plan.MOST_OVERHEAD_SHARE
+        patched.setattr(plan, "MOST_OVERHEAD_SHARE", Fraction(1000))
+        yield default
