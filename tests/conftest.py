@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from fractions import Fraction
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from remat_cli.compiling import plan
 from tests import durations, presence
 from tests.compiled_samples import SampleStore
 from tests.quick_processes import QuickProcesses
@@ -107,7 +107,8 @@ def samples(together: Path) -> SampleStore:
 @pytest.fixture(scope="session", autouse=True)
 def default_price() -> Iterator[Fraction]:
     """Tests look at bits and memory: a busy machine must not make their small models too dear. The default itself."""
+    plan = importlib.import_module("remat_cli.compiling.plan")  # not before processes start quickly
     with pytest.MonkeyPatch.context() as patched:
-        default = plan.MOST_OVERHEAD_SHARE
+        default: Fraction = plan.MOST_OVERHEAD_SHARE
         patched.setattr(plan, "MOST_OVERHEAD_SHARE", Fraction(1000))
         yield default
