@@ -116,14 +116,13 @@ def verify_on(
         found = verify_elsewhere(pair, Places(*where), settings.checks, conditions.run_seconds, progress)
     if read is not None:
         write_plan(file, msgspec.structs.replace(read, verified_on=_kept(read.verified_on, found)))
-    runs_on = runs_on_at(output)
     return ElsewhereReport(
         model=str(output),
         source=str(source),
         plan=None if read is None else str(file),
         verified_on=found,
-        runs_on=runs_on,
-        warnings=_warnings(output, runs_on, dict.fromkeys(_warned(found))),
+        runs_on=pair.runs_on,
+        warnings=_warnings(output, pair.runs_on, dict.fromkeys(_warned(found))),
     )
 
 
@@ -261,15 +260,15 @@ def _file_report(
 ) -> FileReport:
     """What a file keeps of what it says of itself."""
     settings, progress = how
-    pair, runs_on = read_pair(file, original, conditions, work), runs_on_at(file)
+    pair = read_pair(file, original, conditions, work)
     found = verify_file(pair, conditions, settings.checks, progress)
     return FileReport(
         model=str(file),
         source=str(original),
         verification=found,
         promises=found.promises,
-        runs_on=runs_on,
-        warnings=_warnings(file, runs_on, found.warned),
+        runs_on=pair.runs_on,
+        warnings=_warnings(file, pair.runs_on, found.warned),
     )
 
 

@@ -1,7 +1,8 @@
 """What a plan was asked for beside live bytes, as reports tell it, with the next cheaper budget that is known."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import Refused
@@ -39,26 +40,14 @@ def asked_in_vain(request: CompileRequest, refused: Refused, plain_bytes: int | 
     share = request.search.allowed_overhead(question)
     most = None if share is None else 100 * float(share)
     is_dear = most is not None and CHEAPEST_PERCENT in refused.answer.run.facts
-    fixed_bytes = question.problem.memories[0].fixed_bytes
-    changeable = max(1, question.baseline.peak - fixed_bytes)
-
-    def share_of(budget_bytes: int) -> float:
-        return WHOLE_PERCENT * (budget_bytes - fixed_bytes) / changeable
-
-    affordable = (
-        CheaperBudget(math.ceil(share_of(known.budget_bytes)), 100 * (known.relative_time - 1))
-        for known in known_splits(refused.whole, request.splits)
-        if is_dear and most is not None and 100 * (known.relative_time - 1) <= most
-    )
+    share_of = partial(_share, question.problem.memories[0].fixed_bytes, question.baseline.peak)
+    known = _known(refused.whole, request.splits, share_of) if is_dear else ()
+    affordable = (each for each in known if most is not None and each.overhead_percent <= most)
     return Asked(
         process_budget_bytes=request.process_budget_bytes,
         process_bytes=plain_bytes,
         max_overhead_percent=most,
-        cheaper=min(
-            (each for each in affordable if share_of(question.budget_bytes) < each.share_percent < WHOLE_PERCENT),
-            key=lambda each: each.share_percent,
-            default=None,
-        ),
+        cheaper=_least_above(share_of(question.budget_bytes), affordable),
         is_looked_up=is_dear,
     )
 
@@ -72,31 +61,32 @@ def _cheaper(plan: PlanFile, whole: Prepared) -> CheaperBudget | None:
         axis=parse_split_axis(request.split_axis),
         allow_reassociation=request.allow_reassociation,
     )
-    found = (
-        CheaperBudget(math.ceil(_share_of(plan, known.budget_bytes)), 100 * (known.relative_time - 1))
-        for known in known_splits(whole, options)
-    )
+    profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
+    share_of = partial(_share, profile.fixed_bytes, plan.promise.baseline_peak_bytes)
     bounded = plan.promise.peak_bytes
     if request.process_budget_bytes is None:  # else its live bytes are no budget that the user wrote
         bounded = max(bounded, request.budget_bytes)
-    return next_cheaper(found, _share_of(plan, bounded), own)
+    return next_cheaper(_known(whole, options, share_of), share_of(bounded), own)
 
 
 def next_cheaper(known: Iterable[CheaperBudget], own_share: float, own_overhead: float) -> CheaperBudget | None:
     """The least budget above one's own whose plan takes less time, and so much less that it is worth naming."""
     most = own_overhead - (1 - CHEAPER) * abs(own_overhead)
-    larger = (
-        each
-        for each in known
-        if own_share < each.share_percent < WHOLE_PERCENT
-        and each.overhead_percent < own_overhead
-        and each.overhead_percent <= most
-    )
+    less = (each for each in known if each.overhead_percent < own_overhead and each.overhead_percent <= most)
+    return _least_above(own_share, less)
+
+
+def _known(whole: Prepared, options: SplitOptions, share_of: Callable[[int], float]) -> Iterator[CheaperBudget]:
+    """What this and earlier compiles of a model led to."""
+    for known in known_splits(whole, options):
+        yield CheaperBudget(math.ceil(share_of(known.budget_bytes)), 100 * (known.relative_time - 1))
+
+
+def _least_above(share: float, found: Iterable[CheaperBudget]) -> CheaperBudget | None:
+    larger = (each for each in found if share < each.share_percent < WHOLE_PERCENT)
     return min(larger, key=lambda each: each.share_percent, default=None)
 
 
-def _share_of(plan: PlanFile, budget_bytes: int) -> float:
+def _share(fixed_bytes: int, peak_bytes: int, budget_bytes: int) -> float:
     """Bytes as a share of what planning can change, in percent."""
-    profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
-    changeable = plan.promise.baseline_peak_bytes - profile.fixed_bytes
-    return WHOLE_PERCENT * (budget_bytes - profile.fixed_bytes) / max(1, changeable)
+    return WHOLE_PERCENT * (budget_bytes - fixed_bytes) / max(1, peak_bytes - fixed_bytes)

@@ -256,7 +256,8 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
     rewritten = _left_alone(prepared, solved, answer.question.budget_bytes)
     plain = judge_again(prepared, profile, solved, rewritten)
     layouts = Layouts(prepared, profile, solved, rewritten)
-    sessions, fixed_bytes = layouts.sessions(plain), 0
+    plainly, fixed_bytes = layouts.on_each(plain), 0
+    sessions = layouts.sessions(plain, plainly)
     is_wanted = prepared.conditions.family is not None or may_gain(sessions.runs)
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
     form, packing, as_written = None, prepared.rules.packing, rewritten
@@ -264,7 +265,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         found, form = _leanest_form(layouts, answer, sessions, found)
     if found is not None and form is not None:
         judged = judge_again(prepared, profile, solved, rewritten, replace(found, form=form))
-        sessions = layouts.sessions(judged, found)
+        sessions = layouts.sessions(judged, layouts.on_each(judged, found))
         model = found.model
         own = packed_in_bodies(model, packing)
         if prepared.layout is not None:
@@ -274,7 +275,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         fixed_bytes = FLAG_BYTES + weight_bytes_of(model, form) + _kept_in_branch_bytes(model, packing)
     unlike, beyond = frozenset[str](), tuple[int, ...]()
     if prepared.layout is not None:
-        beyond = layouts.beyond(plain)
+        beyond = layouts.beyond(plainly)
         shapes = {tensor.name: tensor.shape for tensor in plain.graph.tensors}
         unlike = differing_ops(prepared.layout, rewritten.model, shapes | dict(rewritten.known))
         if found is not None and form is not None:

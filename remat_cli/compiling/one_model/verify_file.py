@@ -17,6 +17,7 @@ from remat_cli.compiling.prepare import asked_settings
 from remat_cli.compiling.process.resident import RUNS, THOROUGH_RUNS, worst_of
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.file_check import FileVerification, OrderSeen, ProcessPair, order_seen
+from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.verification import Checks
 from remat_cli.onnx_io.read.compiled import CompiledFile, check_same_interface, read_compiled, runs_on_at
@@ -64,7 +65,7 @@ class FilePair:
     """A compiled file and the original, as read; `feeds` and others that outputs are compared on; has seeds: see there.
 
     Those that are run are `run_file` and `run_original`: the same, or copies in which random ops have equal seeds.
-    `session` is how the file says that it must be opened.
+    `runs_on` is where, and in which sessions, the file says that it runs.
     """
 
     file: CompiledFile
@@ -72,7 +73,12 @@ class FilePair:
     feeds: tuple[Mapping[str, Any], ...]
     run_file: Path
     run_original: Path
-    session: AskedSession
+    runs_on: RunsOn | None
+
+    @property
+    def session(self) -> AskedSession:
+        """How the file says that it must be opened."""
+        return AskedSession() if self.runs_on is None else self.runs_on.asked_session
 
     @property
     def has_seeds(self) -> bool:
@@ -98,9 +104,7 @@ def read_pair(file: Path, original: Path, conditions: Conditions, work: Path) ->
     told, state = told_inputs(theirs.ir), state_beside(theirs.ir, original)
     seeds = (conditions.seed,) if conditions.inputs else (conditions.seed, conditions.seed + 1)
     feeds = tuple(feeds_of(specs, state, conditions.inputs, seed, told) for seed in seeds)
-    runs_on = runs_on_at(file)
-    session = AskedSession() if runs_on is None else runs_on.asked_session
-    pair = FilePair(ours, theirs, feeds, file, original, session)
+    pair = FilePair(ours, theirs, feeds, file, original, runs_on_at(file))
     if not give_seeds(theirs.ir):
         return pair
     copies = (

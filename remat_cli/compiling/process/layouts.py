@@ -50,10 +50,10 @@ class Layouts:
     plan: Plan
     rewritten: Rewritten
 
-    def sessions(self, exact: Judged, inside: Inside | None = None) -> SessionForecast:
+    def sessions(self, exact: Judged, on_each: Sequence[OnProcessor]) -> SessionForecast:
         """What sessions hold, default ones on the kind of processor where that is most."""
         runtime = self.prepared.runtime
-        found = [predict_sessions(each.judged, runtime) for each in self.on_each(exact, inside)]
+        found = [predict_sessions(each.judged, runtime) for each in on_each]
         worst = max(found, key=lambda each: each.default_session.peak_bytes)
         known = found[0] if self.prepared.layout is None else predict_sessions(exact, runtime)
         return replace(known, default_session=worst.default_session, runs=most_of([each.runs for each in found]))
@@ -63,13 +63,13 @@ class Layouts:
         runtime = self.prepared.runtime
         return max(in_one_run(each.judged, runtime)[1].peak_bytes for each in self.on_each(exact))
 
-    def beyond(self, exact: Judged) -> tuple[int, ...]:
+    def beyond(self, on_each: Sequence[OnProcessor]) -> tuple[int, ...]:
         """By op of the planned graph: by how much sessions hold more while it runs than its plan says."""
         op_ids = self.plan.schedule.op_ids()
         parts = zip(self.rewritten.step_ops, op_ids, self.plan.memory_bytes[0], strict=True)
         planned = {name: (op, held) for name, op, held in parts}
         more = [0] * len(self.prepared.graph.ops)
-        for each in self.on_each(exact):
+        for each in on_each:
             _, session = in_one_run(each.judged, self.prepared.runtime)
             for name, held_bytes in each.held_beside(session.held_bytes):
                 if name in planned:

@@ -1,4 +1,4 @@
-"""Copies models whose nodes stand in any order, as sessions take them."""
+"""Copies ops, and models whose nodes stand in any order, as sessions take them."""
 
 import copy
 from typing import Any
@@ -34,3 +34,17 @@ def copy_of(model: ir.Model) -> ir.Model:
     new.graph.remove(made.values())
     new.graph.extend(made[place] for place in range(len(nodes)))
     return new
+
+
+def op_like(node: ir.Node, name: str) -> ir.Node:
+    """An op that reads what another reads, and makes as much: nothing is said of its results yet."""
+    return ir.Node(
+        node.domain,
+        node.op_type,
+        node.inputs,
+        node.attributes.values(),
+        overload=node.overload,
+        num_outputs=len(node.outputs),
+        version=node.version,
+        name=name,
+    )

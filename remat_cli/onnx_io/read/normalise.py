@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.onnx_io.read.default_order import is_constant, subgraphs
 from remat_cli.onnx_io.read.interface import dims_of
-from remat_cli.onnx_io.write.assemble import light_copy
+from remat_cli.onnx_io.write.assemble import inferred
 from remat_cli.ort_rules.records import PACKING
 
 LIFTED = "remat.lifted"  # in the `meta` of an initialiser that was a `Constant` node
@@ -121,11 +120,7 @@ def idle_casts_pass_on(model: ir.Model) -> None:
     casts = [node for node in model.graph if node.op_type == "Cast" and node.domain in ("", "ai.onnx")]
     if not casts:
         return
-    proto = ir.to_proto(light_copy(model))
-    try:
-        proto = onnx.shape_inference.infer_shapes(proto)
-    except Exception:  # shapes that contradict: what is declared is all there is
-        proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    proto = inferred(model, data_prop=False)
     ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
     types = {port.name: port.type.tensor_type.elem_type for port in ports}
     types |= {weight.name: weight.data_type for weight in proto.graph.initializer}

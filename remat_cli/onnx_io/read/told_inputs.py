@@ -10,12 +10,11 @@ from math import prod
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.onnx_io.read.interface import fed_inputs, is_bound
-from remat_cli.onnx_io.write.assemble import light_copy
+from remat_cli.onnx_io.write.assemble import inferred
 
 Ints = tuple[int, ...]
 Value = list[int] | list[float] | None
@@ -36,11 +35,7 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
     if not any(readers.values()):
         return {}
     # Shapes that are declared, or follow from what is.
-    proto = ir.to_proto(light_copy(model))
-    try:
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except Exception:  # an op that ONNX does not know, or shapes that contradict: the declared ones are what there is
-        proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    proto = inferred(model, data_prop=True)
     ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
     tensors = {port.name: port.type.tensor_type for port in ports if port.type.tensor_type.HasField("shape")}
     dims = {name: tensor.shape.dim for name, tensor in tensors.items()}

@@ -223,3 +223,16 @@ def light_copy(model: ir.Model) -> ir.Model:
         if value.shape is None:
             value.shape = ir.Shape([])  # the checker wants one
     return copy
+
+
+def inferred(model: ir.Model, *, data_prop: bool) -> onnx.ModelProto:
+    """The model without its large weights, with the types and shapes that are declared or follow from what is.
+
+    With `data_prop` shapes follow from values too.
+    """
+    proto = ir.to_proto(light_copy(model))
+    try:
+        proto = onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
+    except Exception:  # an op that ONNX does not know, or shapes that contradict: the declared ones are what there is
+        proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    return proto

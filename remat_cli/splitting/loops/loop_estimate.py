@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import msgspec
 
@@ -71,11 +71,12 @@ class LoopEstimate:
             for number, region in enumerate(self.regions)
             if region.windows is not None
         }
-        most = {name: partial(self._with_hidden, number) for name, number in numbers.items()}
-        costs = (
-            msgspec.structs.replace(cost, workspace_bytes=most.get(cost.name, int)(cost.workspace_bytes))
+        costs = [
+            msgspec.structs.replace(cost, workspace_bytes=self._with_hidden(numbers[cost.name], cost.workspace_bytes))
+            if cost.name in numbers
+            else cost
             for cost in profile.ops
-        )
+        ]
         return msgspec.structs.replace(profile, ops=tuple(costs))
 
     def _with_hidden(self, number: int, seen_bytes: int) -> int:

@@ -23,6 +23,7 @@ import onnx_ir as ir
 from remat_cli.base.present import present
 from remat_cli.core.schedule.loops import loop_name, zero_of
 from remat_cli.core.values.sizes import Dim, SizeBound, number
+from remat_cli.onnx_io.read.copies import op_like
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.opset import opset_of
@@ -291,16 +292,7 @@ class _Writer:
 
     def _copy(self, prefix: str, node: ir.Node) -> ir.Node:
         """An op that reads what another reads, and makes the same again."""
-        copied = ir.Node(
-            node.domain,
-            node.op_type,
-            node.inputs,
-            node.attributes.values(),
-            overload=node.overload,
-            num_outputs=len(node.outputs),
-            version=node.version,
-            name=fresh_name(f"{prefix}{node.name}", self._taken),
-        )
+        copied = op_like(node, fresh_name(f"{prefix}{node.name}", self._taken))
         for old, new in zip(node.outputs, copied.outputs, strict=True):
             new.type = old.type
             new.name = fresh_name(f"{prefix}{old.name}", self._taken) if old.name else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from remat_cli.onnx_io.read.copies import op_like
 from remat_cli.onnx_io.read.op_facts import has_body
 from remat_cli.splitting.loops.expands import drop_unread
 
@@ -31,16 +32,7 @@ def with_taken_branches(model: ir.Model) -> ir.Model:
         inner = _taken(node)
         if inner is None:
             continue
-        twin = ir.Node(
-            inner.domain,
-            inner.op_type,
-            inner.inputs,
-            inner.attributes.values(),
-            overload=inner.overload,
-            num_outputs=1,
-            version=inner.version,
-            name=node.name,
-        )
+        twin = op_like(inner, node.name or "")
         (old,), (new,) = node.outputs, twin.outputs
         new.type, new.shape = old.type, old.shape
         plain.graph.insert_before(node, twin)
