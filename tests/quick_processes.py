@@ -39,6 +39,15 @@ class QuickProcesses:
     def pytest_unconfigure(self) -> None:
         processes.started = self.real
 
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Start processes so within a block, outside of pytest."""
+        self.pytest_configure()
+        try:
+            yield
+        finally:
+            self.pytest_unconfigure()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self.is_on = not any(map(item.get_closest_marker, MARKS))

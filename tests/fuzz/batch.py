@@ -22,8 +22,9 @@ import msgspec
 
 from remat_cli.base.processes import ProcessDied, Tell, started
 from tests.fuzz.outcomes import CRASH, HANG, NOT_LOADED, Case, Row, outcome_of, row_of
+from tests.quick_processes import QuickProcesses
 
-AT_ONCE = 25  # cases that a process does before a new one takes over
+AT_ONCE = 100  # cases that a process does before a new one takes over
 TIME_LIMIT = 180.0  # seconds of a case
 MEMORY_LIMIT = 12 * 2**30  # bytes of address space
 OUTPUT, PLAN, FAILED_OUTPUT = "out.onnx", "out.plan.json", "out.failed.onnx"
@@ -88,7 +89,12 @@ def _some(job: Job, limit: float) -> list[Row]:
 
 
 def do_cases(job: Job, tell: Tell) -> None:
-    """The other process: each case in clean folders, its row told when it is done."""
+    """The other process: each case in clean folders, its row told when it is done; it forks those that run models."""
+    with QuickProcesses().on():
+        _do_cases(job, tell)
+
+
+def _do_cases(job: Job, tell: Tell) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     folders = {name: job.place / name for name in ("home", "temporary", "work")}
     os.environ |= {
