@@ -18,7 +18,8 @@ PAGING = (ROOT / "docs" / "paging.md").read_text()
 SOLVERS = (ROOT / "docs" / "solvers.md").read_text()
 PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
-RESULTS = (
+RESULTS = ("*.remat.onnx*", "*.plan.json", "*.train.onnx*", "*.state.npz", "*.failed.onnx*", "*.gated.onnx*")
+RESULTS = (*RESULTS, "*.sweep.jsonl")
     "*.remat.onnx*",
     "*.sweep.jsonl",
     "*.plan.json",
