@@ -20,25 +20,9 @@ PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
 RESULTS = ("*.remat.onnx*", "*.plan.json", "*.train.onnx*", "*.state.npz", "*.failed.onnx*", "*.gated.onnx*")
 RESULTS = (*RESULTS, "*.sweep.jsonl")
-    "*.remat.onnx*",
-    "*.sweep.jsonl",
-    "*.plan.json",
-    "*.train.onnx*",
-    "*.state.npz",
-    "*.failed.onnx*",
-    "*.gated.onnx*",
-)
 LONG = ("max-batch", "inception", "chain.train", "densenet", "encoder", "20MiB", "--max-tensor", "small.train")
-LONG = (
-    *LONG,
-    "thorough",
-    "sweep",
-    "compare",
-    "bench",
-    "24MiB",
-    "chain.onnx --budget 50%",
-    "digits.train.onnx --budget",
-)
+LONG = (*LONG, "thorough", "compare", "bench", "24MiB", "chain.onnx --budget 50%", "digits.train.onnx --budget")
+LONG = (*LONG, "sweep")
 """Commands with these words take many seconds: they run where the whole README does, and are looked at below."""
 
 
