@@ -15,6 +15,7 @@ import remat_cli
 from remat_cli.base.progress import Stage
 from remat_cli.compiling.search.known_plans import FROM_CURVE
 from remat_cli.onnx_io.write.apart import packed_apart, unpacked
+from remat_cli.report.style import Style
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 FEW = {"verify": "fast", "time_limit": "4s", "race": "0%"}
@@ -131,3 +132,16 @@ def test_a_budget_on_the_process_is_answered_by_what_was_found_for_live_bytes(ow
     again, told = compiled(model, str(process + 4096))
     assert again.solution.facts[FROM_CURVE]
     assert "solving" not in told
+
+
+def test_inspect_ends_with_what_less_memory_costs(own_cache: Path) -> None:
+    model = wide_chain(own_cache / "chain.onnx")
+    guessed = remat_cli.inspect(model).ladder
+    assert guessed
+    assert all(step.is_estimate for step in guessed)
+    assert guessed[-1].budget_bytes < remat_cli.inspect(model).floor_bytes
+    found, _ = compiled(model, "40%", verify="off")
+    report = remat_cli.inspect(model)
+    assert any(not step.is_estimate and step.budget_bytes <= found.solution.budget_bytes for step in report.ladder)
+    assert any(line.startswith("what less memory costs") for line in report.lines(Style()))
+    assert remat_cli.inspect(model, split="off").ladder == ()  # no plan without tiles is kept
