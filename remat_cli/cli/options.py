@@ -117,14 +117,15 @@ model_options = group(
         multiple=True,
         metavar="NAME=SIZE",
         help="Bind a symbolic dimension: --dim batch=8; or a range of sizes: --dim seq=1..8192; in steps: "
-        "--dim height=32..256:16.",
+        "--dim height=32..256:16; or what is a sum of others: --dim total=past+seq.",
     ),
     _option(
         "--limit",
         "limits",
         multiple=True,
-        metavar="PRODUCT<=N",
-        help="Of ranges of sizes, only those in which a product is so small: --limit 'batch*seq<=16384'.",
+        metavar="SUM<=N",
+        help="Of ranges of sizes, only those in which a product or a sum is so small: --limit 'batch*seq<=16384', "
+        "--limit 'past+seq<=4096'.",
     ),
     _option(
         "--input-shape",

@@ -289,6 +289,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         session=request.session,
         intra_op_threads=plan.profile.provenance.intra_op_threads or (0 if runs_on is None else runs_on.threads),
         dims=request.dims,
+        summed=request.summed,
         family=request.family,
         input_shapes=request.input_shapes,
         custom_ops=request.custom_ops,

@@ -198,7 +198,7 @@ def read_model(path: Path, conditions: Conditions) -> ReadModel:
         ModelError: the model or the inputs file cannot be used.
     """
     fed = {str(file): shapes_of(file) for file in conditions.all_inputs}
-    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed)
+    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed, summed=conditions.summed)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     has_seeds = give_seeds(source.ir)
     told, first = told_inputs(source.ir), (inputs_of(source.ir), state_file(source))

@@ -105,6 +105,7 @@ def plan_request(planned: Answered, request: CompileRequest) -> PlanRequest:
         plain=conditions.plain,
         session=conditions.session,
         dims=conditions.dims,
+        summed=conditions.summed,
         input_shapes=conditions.input_shapes,
         family=conditions.family,
         custom_ops=conditions.custom_ops,

@@ -16,7 +16,7 @@ from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.core.values.session import AskedSession
-from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, dim_told
 from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.core.values.training import TrainOptions
 from remat_cli.core.values.verification import Checks, VerifyMode
@@ -100,7 +100,7 @@ class Settings(
     seed: int = 0
     threads: int = 0
 
-    dims: dict[str, int | SizeRange] = {}
+    dims: dict[str, int | SizeRange | str] = {}
     limits: tuple[SizeLimit, ...] = ()
     input_shapes: dict[str, tuple[int, ...]] = {}
     input_files: tuple[Path, ...] = ()
@@ -177,18 +177,27 @@ class Settings(
         return self.session.arena or has_glibc()
 
     @property
+    def summed(self) -> dict[str, Dim]:
+        """The dimensions that are sums of others."""
+        told = {name: dim_told(size) for name, size in self.dims.items() if isinstance(size, str)}
+        return {name: total for name, total in told.items() if total is not None}
+
+    @property
     def family(self) -> SizeFamily | None:
         """All sizes to compile for, where some dimensions are ranges.
 
         Raises:
-            ConfigError: a limit speaks of a dimension that is not there, or leaves nothing.
+            ConfigError: a sum or a limit speaks of a dimension that is not there, or a limit leaves nothing.
         """
         ranges = tuple(size for size in self.dims.values() if isinstance(size, SizeRange))
         fixed = {name: size for name, size in self.dims.items() if isinstance(size, int)}
+        for name, total in self.summed.items():
+            if missing := total.names - fixed.keys() - {each.name for each in ranges}:
+                raise ConfigError(f"--dim {name}={total}: there is no --dim {min(missing)}; give its size or range too")
         for limit in self.limits:
-            if unknown := [name for name in limit.names if name not in self.dims]:
+            if unknown := [name for name in limit.names if isinstance(self.dims.get(name, ""), str)]:
                 raise ConfigError(f"--limit {limit}: there is no --dim {unknown[0]}; give its range first")
-            if not limit.holds(fixed | {each.name: each.low for each in ranges}):
+            if not limit.holds(SizeFamily(ranges, fixed=fixed).least):
                 raise ConfigError(f"--limit {limit}: no sizes keep it: the least ones are above it already")
         return SizeFamily(ranges, self.limits, fixed) if ranges else None
 
@@ -210,6 +219,7 @@ class Settings(
         return Conditions(
             devices=self.devices,
             dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | corner,
+            summed=self.summed,
             family=family,
             input_shapes=self.input_shapes,
             inputs=self.inputs,

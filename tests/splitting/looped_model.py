@@ -77,7 +77,7 @@ class LoopedModel:
         lean = with_known_numbers(with_known_shapes(self.named, dims, self.family), dims)
         large, most = {tensor.name for tensor in graphs[0][1].tensors}, every[0]
         picked = with_shifts_as_picks(lean, dims, self.family, most, large)
-        opened = with_open_shapes(picked.model, {**dims, **picked.dims}, most, large)
+        opened = with_open_shapes(picked.model, {**dims, **picked.dims}, self.family, large)
         graph = graphs[0][1] if opened.model is self.named else self._graph_at(opened.model, most)
         return SizedView(view_model(opened.model, graph, 1), {**dims, **picked.dims, **opened.dims})
 

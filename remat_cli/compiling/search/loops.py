@@ -226,7 +226,7 @@ class Loops:
         picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
             large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
-        opened = with_open_shapes(picked.model, dims, most, large)
+        opened = with_open_shapes(picked.model, dims, self._family, large)
         dims, types = {**dims, **picked.dims}, {**types, **picked.types, **opened.types}
         view = self._view(opened.model, types)
         with self.task.clock.running():

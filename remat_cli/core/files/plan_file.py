@@ -59,7 +59,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     is whether weights were to go into a file of their own (None: where they are large), and `packed_weights` whether
     copies as kernels pack them were to go there too. `max_overhead_percent` is the most extra time that was to be
     spent (None: any). `target` names the processors for which memory is promised (empty: all that it runs on).
-    `custom_ops` are the libraries whose operators the model has.
+    `custom_ops` are the libraries whose operators the model has. `summed` are dimensions that are sums of others.
     """
 
     budget: str
@@ -71,6 +71,7 @@ class PlanRequest(msgspec.Struct, frozen=True):
     plain: bool = False
     session: AskedSession = AskedSession()
     dims: dict[str, int] = {}
+    summed: dict[str, Dim] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
     family: SizeFamily | None = None
     split: SplitMode = "off"

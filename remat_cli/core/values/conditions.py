@@ -8,7 +8,7 @@ import msgspec
 
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.session import AskedSession
-from remat_cli.core.values.sizes import SizeFamily
+from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import SpillSpec
 
 CPU = "cpu"
@@ -32,7 +32,8 @@ KINDS_OF: Final[Mapping[str, tuple[str, ...]]] = {"any": KINDS, "x86-64": ("x86-
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What stages need to know of the user's wishes about the model and the machine.
 
-    `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest. `inputs`
+    `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest, and
+    `summed` are sums of them. `inputs`
     are real ones (.npz), which bind sizes too, else they are drawn from `seed`; outputs are compared on `more_inputs`
     as well. A `portable` file runs everywhere; what is promised of its memory is, where it has a `target`, that of
     processors of this name. `estimate` admits devices that are not here, at estimated
@@ -44,6 +45,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
     devices: tuple[DeviceSpec, ...]
     dims: dict[str, int] = {}
+    summed: dict[str, Dim] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
     family: SizeFamily | None = None
     inputs: Path | None = None
