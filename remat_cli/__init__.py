@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from remat_cli.report.profile import ProfileReport
     from remat_cli.report.run_report import RunReport
     from remat_cli.report.solve import SolveReport, SolversReport
+    from remat_cli.report.targets import TargetsReport
     from remat_cli.report.training import MaxBatchReport, TrainReport
     from remat_cli.settings.settings import Settings
 
@@ -44,6 +45,7 @@ __all__ = [
     "bench",
     "compare",
     "compile",
+    "compile_for",
     "inspect",
     "list_solvers",
     "load",
@@ -113,6 +115,28 @@ def compile(
     from remat_cli.commands.compile import compile_model
 
     return compile_model(Path(model), _settings(given), _listening(on_progress))
+
+
+def compile_for(
+    model: str | Path,
+    targets: Sequence[str],
+    *,
+    budget: str | int | float | None = None,
+    output: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> TargetsReport:
+    """Compile a model for several targets, such as `["here", "arm64", "wasm"]`: OUT.NAME.onnx and a plan for each.
+
+    Other keywords are those of `compile`.
+
+    Raises:
+        RematError: as of `compile`, where it is the same for all targets; else the report says it of its target.
+    """
+    from remat_cli.commands.compile import compile_targets
+
+    settings = _settings({"target": targets, "budget": budget, "output": output, **options})
+    return compile_targets(Path(model), settings, _listening(on_progress))
 
 
 def train(

@@ -17,6 +17,7 @@ from remat_cli.cli.session import run, settings
         "remat compile unet.onnx --budget 80%",
         "remat compile unet.onnx --budget min --max-overhead 10% --split max -o unet-least.onnx",
         "remat compile bert.onnx --budget 512MiB --dim batch=8 -o bert-small.onnx",
+        "remat compile unet.onnx --budget 80% --target here,arm64,wasm --force",
     ),
 )
 @click.argument("model", type=options.INPUT_FILE)
@@ -34,11 +35,13 @@ from remat_cli.cli.session import run, settings
 @options.common_options
 def compile_command(model: Path, **flags: Any) -> int:
     """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""
-    from remat_cli.settings.settings import output_paths, require_budget
+    from remat_cli.settings.settings import require_budget
+    from remat_cli.settings.targets import settings_by_target
 
     config, printing = settings(flags)
     require_budget(config)
-    output_paths(model, config)
+    settings_by_target(model, config)
     from remat_cli.commands import compile as story
 
-    return run(printing, lambda progress: story.compile_model(model, config, progress))
+    work = story.compile_model if len(config.targets) == 1 else story.compile_targets
+    return run(printing, lambda progress: work(model, config, progress))

@@ -151,8 +151,10 @@ model_options = group(
     ),
     _option(
         "--target",
+        multiple=True,
         metavar="T",
-        help="CPUs a file is for: here, any, x86-64, x86-64-avx2, x86-64-avx512, arm64 or wasm. [here]",
+        help="CPUs a file is for: here, any, x86-64, x86-64-avx2, x86-64-avx512, arm64 or wasm. `compile` takes "
+        "several, as here,arm64, and writes OUT.T.onnx for each. [here]",
     ),
     _option("--portable/--no-portable", help="The older name of --target any. [no]"),
     _option(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.errors import ConfigError
+from remat_cli.base.errors import ConfigError, InputError, RematError
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
-from remat_cli.compiling.beyond import prepare_at_any
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
+from remat_cli.compiling.one_model.forms import Forms
 from remat_cli.compiling.plan import begun, plan_model, within_overhead
 from remat_cli.compiling.planned import PlannedModel, Refused
 from remat_cli.compiling.prepare import work_folder
@@ -23,11 +23,49 @@ from remat_cli.compiling.record import written_at
 from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
+from remat_cli.core.values.conditions import KINDS_OF
 from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
+from remat_cli.report.elsewhere import EXIT_ERROR
+from remat_cli.report.targets import EXIT_INPUT, Known, TargetReport, TargetsReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
+from remat_cli.settings.targets import settings_by_target
+
+
+def compile_targets(model: Path, settings: Settings, progress: Progress) -> TargetsReport:
+    """Compile a model for each of several targets; what becomes of one stops no other.
+
+    Raises:
+        RematError: as of `compile_model`, where it is the same for all targets.
+    """
+    by_target, started = settings_by_target(model, settings), time.monotonic()
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
+        forms, found, errors = Forms(model, work), list[TargetReport](), list[RematError]()
+        for name, one in by_target.items():
+            progress.note(f"target {name}")
+            try:
+                found.append(_for_target(one, forms, progress))
+            except RematError as error:  # others may have none
+                errors.append(error)
+                code = EXIT_INPUT if isinstance(error, InputError) else EXIT_ERROR
+                found.append(TargetReport(name=name, exit_code=code, error=str(error)))
+    if len(errors) == len(found) and len(set(map(str, errors))) == 1:
+        raise errors[0]
+    return TargetsReport(model=str(model), targets=tuple(found), seconds=time.monotonic() - started)
+
+
+def _for_target(settings: Settings, forms: Forms, progress: Progress) -> TargetReport:
+    """What becomes of one of several targets."""
+    work = forms.work / settings.target
+    work.mkdir(exist_ok=True)
+    report = compile_form(settings, forms, work, progress)
+    here = forms.found[0].runtime.kind
+    kinds = (here,) if settings.target == "here" else KINDS_OF.get(settings.target, (settings.target,))
+    was_run = report.verification is not None
+    known: dict[str, Known] = {kind: "run" if was_run and kind == here else "predicted" for kind in kinds}
+    return TargetReport(name=settings.target, exit_code=report.exit_code, known=known, compiled=report)
 
 
 def compile_model(model: Path, settings: Settings, progress: Progress) -> CompileReport:
@@ -40,45 +78,47 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         MissingDependency: a device is not here.
         RuntimeFailure: ONNX Runtime refuses the model.
     """
-    started = time.monotonic()
-    request = request_of(settings, settings.compile_scope)
+    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
+        return compile_form(settings, Forms(model, work), work, progress)
+
+
+def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:
+    """The same in a folder of its own, of a model that may have been prepared for another target already."""
+    started, model = time.monotonic(), forms.model
+    request, targets = request_of(settings, settings.compile_scope), output_paths(model, settings)
     asked = way_asked(request.conditions)
     asked.refuse(request)
-    targets = output_paths(model, settings)
     is_verified = settings.verify != "off"
-    with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
-        prepared = prepare_at_any(model, request.conditions, work, progress)
-        if may_stay_as_here(prepared):
-            request = request.as_here()
-            prepared = prepare_at_any(model, request.conditions, work, progress)
-        _keep_data_of(prepared.source, targets.model)
-        subject = asked.subject(prepared, request, work, progress)
-        request = replace(request, search=begun(request.search, prepared, subject.platform))
-        if request.process_budget_bytes is not None:
-            planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
-            settled = planning.settled(verified=is_verified)
-        else:
-            planned = plan_model(subject.prepared, subject.platform, request, work, progress)
-            settled = Settled(subject.of(planned, prepared), None)
-            if is_verified:
-                settled = settle(settled.planned, Settling(request, work, progress))
-        planned = within_overhead(settled.planned, request.search)
-        settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
-        report: CompileReport = way(settled.planned.kind).report(model, settled)
-        if isinstance(settled.planned, Refused):
-            needs_bytes = (
-                None
-                if progress.should_stop()
-                else plain_process_bytes(prepared, subject.platform, request, work, progress)
-            )
-            known = asked_in_vain(request, settled.planned, needs_bytes)
-            told = (*report.warnings, *asked.told(settled.planned))
-            report = msgspec.structs.replace(report, asked=known, warnings=told)
-        else:
-            report = _written(report, settled.planned, settled, request, targets)
-            if report.output is not None:
-                found = way(settled.planned.kind)
-                report = found.save_more(report, settled, targets.gated, work, progress)
+    prepared = forms.prepared(request.conditions, progress)
+    if may_stay_as_here(prepared):
+        request = request.as_here()
+        prepared = forms.prepared(request.conditions, progress)
+    _keep_data_of(prepared.source, targets.model)
+    subject = asked.subject(prepared, request, work, progress)
+    request = replace(request, search=begun(request.search, prepared, subject.platform))
+    if request.process_budget_bytes is not None:
+        planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
+        settled = planning.settled(verified=is_verified)
+    else:
+        planned = plan_model(subject.prepared, subject.platform, request, work, progress)
+        settled = Settled(subject.of(planned, prepared), None)
+        if is_verified:
+            settled = settle(settled.planned, Settling(request, work, progress))
+    planned = within_overhead(settled.planned, request.search)
+    settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
+    report: CompileReport = way(settled.planned.kind).report(model, settled)
+    if isinstance(settled.planned, Refused):
+        needs_bytes = (
+            None if progress.should_stop() else plain_process_bytes(prepared, subject.platform, request, work, progress)
+        )
+        known = asked_in_vain(request, settled.planned, needs_bytes)
+        told = (*report.warnings, *asked.told(settled.planned))
+        report = msgspec.structs.replace(report, asked=known, warnings=told)
+    else:
+        report = _written(report, settled.planned, settled, request, targets)
+        if report.output is not None:
+            found = way(settled.planned.kind)
+            report = found.save_more(report, settled, targets.gated, work, progress)
     if before := compiled_before(prepared.source):
         report = msgspec.structs.replace(report, warnings=(before, *report.warnings))
     known = msgspec.structs.replace(

@@ -19,6 +19,7 @@ from remat_cli.base.units import format_bytes
 from remat_cli.compiling.facts import ModelFacts
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
 from remat_cli.compiling.optimise import digest_of, optimise
+from remat_cli.compiling.original import Original
 from remat_cli.compiling.prepare import (
     Prepared,
     Runnable,
@@ -52,8 +53,12 @@ IN_A_RANGE = (
 FIXED = "; this machine, of which a process may take {}, cannot run it whole: compile it where there is more"
 
 
-def prepare_at_any(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
+def prepare_at_any(
+    path: Path, conditions: Conditions, work: Path, progress: Progress, known: Original | None = None
+) -> Prepared:
     """Prepare a model, also where this machine cannot run it whole at the largest of many sizes.
+
+    Outputs of the original may be `known`.
 
     Raises:
         ModelError: the model or the inputs file cannot be used, ONNX Runtime refuses them, or how tensors depend on
@@ -61,7 +66,7 @@ def prepare_at_any(path: Path, conditions: Conditions, work: Path, progress: Pro
         RuntimeFailure: the machine has too little memory, time or disk for them, at any size.
     """
     try:
-        return prepare(path, conditions, work, progress)
+        return prepare(path, conditions, work, progress, known)
     except RuntimeFailure as failure:
         if not lacks_memory(failure):
             raise

@@ -209,8 +209,12 @@ def read_model(path: Path, conditions: Conditions) -> ReadModel:
     return ReadModel(source, has_seeds, feeds, more_feeds)
 
 
-def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) -> Prepared:
+def prepare(
+    path: Path, conditions: Conditions, work: Path, progress: Progress, known: Original | None = None
+) -> Prepared:
     """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
+
+    Outputs of the original that are `known` from elsewhere are not computed again.
 
     Raises:
         ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
@@ -225,6 +229,7 @@ def prepare(path: Path, conditions: Conditions, work: Path, progress: Progress) 
         progress.note(source.converted)
     progress.stage(stages.OPTIMISING)
     original = original_of(source, (read.feeds, *read.more_feeds), conditions, work, has_seeds=read.has_seeds)
+    original = known if known is not None and known.key == original.key else original
     found, original, notes = _Search(source, original, read.feeds, conditions, work).found()
     graph = to_graph(found.reference, found.facts.types)
     notes = (*notes, *_notes_on_lengths(found.reference, graph))

@@ -45,6 +45,14 @@ class Runtime(msgspec.Struct, frozen=True):
         """The kind of the processor as people know it."""
         return processor_of(self.machine, self.layout_block)
 
+    @property
+    def kind(self) -> str:
+        """The name of the target that is this processor."""
+        family = family_of(self.machine)
+        if family != "x86-64":
+            return family
+        return f"{family}-avx512" if self.layout_block == WIDE_BLOCK else f"{family}-avx2"
+
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}

@@ -35,14 +35,20 @@ def render_text(report: Report, style: Style) -> str:
 def _values_of(report: object) -> dict[str, Any]:
     """The fields of a report, and those properties that it says belong in JSON too, also of a report inside it.
 
-    Where reports of one command differ in their fields, `json_order` is the order of them all.
+    Where reports of one command differ in their fields, `json_order` is the order of them all. Fields of a report that
+    is `merged_in_json` stand beside those of the one around it.
     """
     values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(report))  # not-a-number becomes null
     for name in getattr(report, "also_in_json", ()):
         values[name] = msgspec.json.decode(msgspec.json.encode(getattr(report, name)))
     for name in values:
-        if hasattr(getattr(report, name), "also_in_json"):
-            values[name] = _values_of(getattr(report, name))
+        inner = getattr(report, name)
+        if hasattr(inner, "also_in_json"):
+            values[name] = _values_of(inner)
+        elif isinstance(inner, tuple) and any(hasattr(each, "merged_in_json") for each in inner):
+            values[name] = [_values_of(each) for each in inner]
+    if merged := getattr(report, "merged_in_json", None):
+        values |= values.pop(merged) or {}
     order = getattr(report, "json_order", ())
     return {name: values[name] for name in (*order, *values) if name in values}
 

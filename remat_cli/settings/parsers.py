@@ -131,16 +131,18 @@ def parse_any_budget(value: object) -> AskedBudget:
     return parse_budget(str(value))
 
 
-def parse_target(value: object) -> str:
-    """The processors that a file is for: the kind that it is made on, any, or those of a name.
+def parse_targets(value: object) -> tuple[str, ...]:
+    """The processors that files are for: the kind that they are made on, any, or those of a name; several of them.
 
     Raises:
-        ConfigError: it is no target.
+        ConfigError: one is no target.
     """
-    word = str(value)
-    if word in get_args(Target):
-        return word
-    raise ConfigError(f"target '{word}' is not known: write one of {', '.join(get_args(Target))}")
+    texts = value if isinstance(value, list | tuple) else (value,)
+    words = [word.strip() for text in texts for word in str(text).split(",")]
+    for word in words:
+        if word not in get_args(Target):
+            raise ConfigError(f"target '{word}' is not known: write one of {', '.join(get_args(Target))}")
+    return tuple(dict.fromkeys(words))
 
 
 def parse_split(value: object) -> str:
@@ -216,7 +218,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "gap": lambda value: _parse_small_share(value, "gap", 1),
     "race": lambda value: _parse_small_share(value, "race", 1),
     "split": parse_split,
-    "target": parse_target,
+    "target": parse_targets,
     "split_axis": lambda value: parse_split_axis(str(value)),
     "max_tensor": parse_max_tensor,
     "verify": parse_verify,

@@ -46,6 +46,7 @@ class Settings(
         "max_overhead_share": "max_overhead",
         "race_share": "race",
         "max_tensor_bytes": "max_tensor",
+        "targets": "target",
     },
 ):
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
@@ -54,9 +55,9 @@ class Settings(
     costs; `overlap` lets copies between memories run beside ops. `spill` is where values may wait (None: nowhere).
     `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
-    leaves out the form in which later runs take what the first one took. `target` says which processors a file is for;
-    `portable` is an older name of `any`. `session` is how sessions of the file will be opened, for which it is made and
-    verified.
+    leaves out the form in which later runs take what the first one took. `targets` say which processors a file is for,
+    of which `compile` takes several, each with a file of its own; `portable` is an older name of `any`. `session` is
+    how sessions of the file will be opened, for which it is made and verified.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
@@ -75,7 +76,7 @@ class Settings(
     estimate: bool = False
     overlap: bool = False
     spill: SpillSpec | None = None
-    target: Target = "here"
+    targets: tuple[Target, ...] = ("here",)
     portable: bool = False
     plain: bool = False
     session: AskedSession = AskedSession()
@@ -119,6 +120,11 @@ class Settings(
     force: bool = False
     work_dir: Path | None = None
     cache_dir: Path = Path()
+
+    @property
+    def target(self) -> Target:
+        """The first of the targets, which is the only one of all but `compile`."""
+        return self.targets[0]
 
     @property
     def solver_options(self) -> dict[str, Any]:
@@ -191,8 +197,12 @@ class Settings(
         """What stages need to know about the model and the machine.
 
         Raises:
-            ConfigError: values cannot be paged from these devices to that memory.
+            ConfigError: values cannot be paged from these devices to that memory, or there are several targets.
         """
+        if len(self.targets) > 1:
+            raise ConfigError(
+                f"--target {','.join(self.targets)}: only `compile` (`compile_for` in Python) takes several"
+            )
         if self.spill is not None:
             _check_spill(self.spill, self.devices)
         family = self.family
@@ -273,7 +283,7 @@ def load_settings(
         raise ConfigError(f"--session threads={of_session}: {threads} threads are given too: leave one of them out")
     threads = of_session or threads
     budget = settings.budget or described_budget(devices)
-    portable = settings.portable or settings.target != "here"
+    portable = settings.portable or settings.targets != ("here",)
     spill = settings.spill or next((spec.spill for spec in devices if spec.spill is not None), None)
     return msgspec.structs.replace(
         settings, devices=devices, intra_op_threads=threads, budget=budget, spill=spill, portable=portable
@@ -395,7 +405,7 @@ def _check_session(settings: Settings) -> None:
     is_alone = len(settings.devices) == 1 and settings.devices[0].provider == CPU
     reasons = {
         "--portable": settings.portable,
-        f"--target {settings.target}": settings.target != "here",
+        f"--target {','.join(settings.targets)}": settings.targets != ("here",),
         "--spill": settings.spill is not None,
         "several devices or another one than the CPU": not is_alone,
     }

@@ -16,6 +16,7 @@ from tests.report import samples
 
 HOMES: dict[str, Any] = {
     "compile_model": compile,
+    "compile_targets": compile,
     "profile_ops": profile,
     "inspect_file": inspect,
     "verify_plan": verify,
@@ -38,6 +39,7 @@ class FakePipeline:
     reports: dict[str, Any] = field(
         default_factory=lambda: {
             "compile_model": samples.compile_report(),
+            "compile_targets": samples.targets_report(1),
             "profile_ops": samples.profile_report(),
             "inspect_file": samples.inspect_report(),
             "verify_plan": samples.verify_report(),

@@ -14,6 +14,7 @@ from remat_cli.base.progress import silent
 from remat_cli.commands.compile import compile_model
 from remat_cli.compiling.one_model import settle
 from remat_cli.onnx_io.read import op_facts
+from remat_cli.runtime.measure import profilers
 from remat_cli.settings.settings import load_settings
 from tests.report.samples import verification
 
@@ -115,3 +116,37 @@ def test_a_wrong_rule_is_found_set_right_and_kept(tmp_path, monkeypatch):
     assert all(each.is_corrected and each.op_type in ("Exp", "Neg") for each in first.learnt)
     again = verified()
     assert (again.learnt, again.rounds_of_learning) == ((), 0)
+
+
+def upsampled(path):
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"], "a"),
+        helper.make_node("ConvTranspose", ["a", "w"], ["b"], "b", strides=[2, 2]),
+        helper.make_node("ReduceMax", ["b"], ["y"], "y", keepdims=1),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 8, 32, 32]), ("y", [1, 1, 1, 1]))
+    ]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [8, 4, 3, 3], [0.01] * (8 * 4 * 9))
+    graph = helper.make_graph(nodes, "upsampled", ports[:1], ports[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_workspace_that_the_profile_did_not_see_is_planned_with(tmp_path, monkeypatch):
+    run_fresh = profilers.run_fresh
+
+    def without_workspace(*given):
+        measured = run_fresh(*given)
+        costs = tuple(msgspec.structs.replace(cost, workspace_bytes=0) for cost in measured.ops)
+        return msgspec.structs.replace(measured, ops=costs)
+
+    monkeypatch.setattr(profilers, "run_fresh", without_workspace)  # as where the values of inputs decide
+    words = {"budget": "100%", "split": "off", "cache_dir": str(tmp_path / "cache")}
+    report = compile_model(upsampled(tmp_path / "net.onnx"), load_settings(words), silent())
+    seen = report.verification
+    assert {each.cause for each in seen.learnt} == {"workspace"}
+    assert report.exit_code == 0
+    assert seen.predicted_workspace_bytes == seen.measured_workspace_bytes > 0
+    assert report.solution.budget_bytes == seen.original_default_session_peak_bytes

@@ -35,6 +35,7 @@ from remat_cli.report.profile import ProfileReport
 from remat_cli.report.regions import estimated_regions, region_reports
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.report.solve import SolveReport
+from remat_cli.report.targets import TargetReport, TargetsReport
 from remat_cli.report.training import BatchProbe, MaxBatchReport, TrainReport
 
 MIB = 2**20
@@ -159,6 +160,19 @@ def compile_report(seen: OneModelSeen | None = None) -> OneModelReport:
 def failed_report() -> OneModelReport:
     report = compile_report(verification(outputs_identical=False))
     return msgspec.structs.replace(report, output=None, plan=None, failed_output="net.remat.failed.onnx")
+
+
+def targets_report(count: int = 3) -> TargetsReport:
+    """Of three targets one has a file, one has no plan, and one cannot be read; the first ones of them."""
+    return TargetsReport(
+        model="skip.onnx",
+        targets=(
+            TargetReport(name="here", exit_code=0, known={"x86-64-avx512": "run"}, compiled=compile_report()),
+            TargetReport(name="arm64", exit_code=3, known={"arm64": "predicted"}, compiled=impossible_report()),
+            TargetReport(name="wasm", exit_code=2, error="skip.onnx is too large for it"),
+        )[:count],
+        seconds=2.5,
+    )
 
 
 def impossible_report() -> OneModelReport:

@@ -23,6 +23,7 @@ REPORTS = {
     "compile": samples.compile_report,
     "compile_impossible": samples.impossible_report,
     "compile_failed": samples.failed_report,
+    "compile_targets": samples.targets_report,
     "compile_split": samples.split_report,
     "compile_obstacle": samples.obstacle_report,
     "inspect_plan": samples.inspect_report,

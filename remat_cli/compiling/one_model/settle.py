@@ -1,5 +1,6 @@
 """Verify a plan that is one model, learn from where it was not as predicted, plan again, until all holds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -7,7 +8,14 @@ from msgspec import UNSET
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.learn.corrections import Corrections, remember_corrections
-from remat_cli.compiling.learn.learn import corrections_of, noted, plan_corrected, plan_with_more_inside
+from remat_cli.compiling.learn.learn import (
+    corrections_of,
+    noted,
+    plan_corrected,
+    plan_with_more_inside,
+    plan_with_workspace,
+    workspaces_of,
+)
 from remat_cli.compiling.learn.settle import Settled, Settling
 from remat_cli.compiling.one_model.files import save_model
 from remat_cli.compiling.one_model.record import record_model
@@ -88,7 +96,7 @@ class ModelSettling:
             if seen.is_broken:
                 again, notes = self._plain(planned), (WITHOUT_FORM,)
             else:
-                again, room_bytes = self._again(planned, seen, corrections, room_bytes)
+                again, room_bytes = self._again(planned, seen, lessons, corrections, room_bytes)
             if not isinstance(again, OneModel):
                 break
             planned = again
@@ -112,18 +120,17 @@ class ModelSettling:
         return found if needs_more else Settled(other.planned, told, files=plain)
 
     def _again(
-        self, planned: OneModel, seen: OneModelSeen, corrections: Corrections, room_bytes: int
+        self,
+        planned: OneModel,
+        seen: OneModelSeen,
+        lessons: Sequence[Lesson],
+        corrections: Corrections,
+        room_bytes: int,
     ) -> tuple[OneModel | Refused | None, int]:
         """The plan made again after a run, and the room that it leaves in the budget; None: nothing helps."""
-        if corrections:
-            corrected = plan_corrected(planned, corrections, self.how.request, self.how.progress)
-            if isinstance(corrected, Refused):
-                return self._tighter(planned) or corrected, room_bytes
-            return corrected, room_bytes
-        more_bytes = seen.family.excess_bytes if seen.family else 0
-        if more_bytes:
-            fuller = plan_with_more_inside(planned, more_bytes, self.how.request, self.how.progress)
-            return (self._tighter(planned) or fuller if isinstance(fuller, Refused) else fuller), room_bytes
+        better = self._better_known(planned, seen, lessons, corrections)
+        if better is not None:
+            return (self._tighter(planned) or better if isinstance(better, Refused) else better), room_bytes
         least = planned.answer.question.least
         if seen.within_budget or least:
             # A plan whose first prediction no rule puts right: it promises what was measured, and says so.
@@ -140,6 +147,19 @@ class ModelSettling:
             if isinstance(roomy, OneModel):
                 return roomy, room_bytes
         return self._tighter(planned), 0
+
+    def _better_known(
+        self, planned: OneModel, seen: OneModelSeen, lessons: Sequence[Lesson], corrections: Corrections
+    ) -> OneModel | Refused | None:
+        """The plan made again with what a run showed of ops; None where it showed nothing that a rule has."""
+        request, progress = self.how.request, self.how.progress
+        if corrections:
+            return plan_corrected(planned, corrections, request, progress)
+        workspaces = workspaces_of(planned, lessons)
+        if workspaces:
+            return plan_with_workspace(planned, workspaces, request, progress)
+        more_bytes = seen.family.excess_bytes if seen.family else 0
+        return plan_with_more_inside(planned, more_bytes, request, progress) if more_bytes else None
 
     def _tighter(self, planned: OneModel) -> OneModel | Refused | None:
         """Another plan that holds less and takes no longer than it may; None where there is none."""

@@ -23,6 +23,10 @@ BLOCKS_OF: Final[Mapping[str, tuple[int, ...]]] = {
     "wasm": (1,),
 }
 """How many channels sessions keep together on processors of a name (1: they have no such layout)."""
+KINDS: Final = ("x86-64-avx512", "x86-64-avx2", "arm64", "wasm")
+"""Kinds of processors that differ in how sessions run a file: those that one for any processor is for."""
+KINDS_OF: Final[Mapping[str, tuple[str, ...]]] = {"any": KINDS, "x86-64": ("x86-64-avx512", "x86-64-avx2")}
+"""The kinds of targets that are several."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
