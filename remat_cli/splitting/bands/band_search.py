@@ -16,6 +16,7 @@ from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.bands.demands import UncutOp, band_works
 from remat_cli.splitting.bands.lowering import lower
+from remat_cli.splitting.recast.dynamic import ranges_apart
 from remat_cli.splitting.recast.norms import norms_apart
 from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast.resize import resizes_apart
@@ -255,8 +256,10 @@ class BandSearch:
                 found = small_sources_again(self._cast(least_bytes))
             else:
                 plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-                apart = norms_apart(plain, least_bytes, self.forbidden)
-                found = layouts_apart(resizes_apart(apart, least_bytes, self.forbidden), least_bytes)
+                apart = plain
+                for take_apart in (ranges_apart, norms_apart, resizes_apart):
+                    apart = take_apart(apart, least_bytes, self.forbidden)
+                found = layouts_apart(apart, least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)
             self.casts[least_bytes, is_again] = next(same, found)
         return self.casts[least_bytes, is_again]
