@@ -321,8 +321,8 @@ def _check_bindings(inputs: dict[str, ir.Value], dims: DimBindings) -> None:
     for name, shape in dims.shapes.items():
         if name not in inputs:
             raise ModelError(f"--input-shape {name}: no such input; there are: {', '.join(inputs) or 'none'}")
-        if any(number < 1 for number in shape):
-            raise ModelError(f"--input-shape {name}:{_text(shape)}: a dimension must be at least 1")
+        if any(number < 0 for number in shape):
+            raise ModelError(f"--input-shape {name}:{_text(shape)}: a dimension must not be negative")
         declared = _dims(inputs[name])
         if declared is not None and len(declared) != len(shape):
             raise ModelError(f"--input-shape {name}:{_text(shape)}: the model declares {len(declared)} dimensions")
