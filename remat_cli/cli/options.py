@@ -97,6 +97,12 @@ writing_options = group(
         help="Put weights as kernels pack them into OUT.onnx.data too: ONNX Runtime 1.21 or newer. [yes]",
     ),
     _option("--count-mapped/--no-count-mapped", help="Count mapped files against a budget on the process. [no]"),
+    _option(
+        "--runtime",
+        "runtime",
+        metavar="VERSIONS",
+        help="Versions of ONNX Runtime the file is for: '>=1.24', 1.24..1.32 or ==1.28. [all that have its ops]",
+    ),
     _option("--plain/--no-plain", help="Leave out the form in which later runs take no more than the first. [no]"),
     _option(
         "--session",

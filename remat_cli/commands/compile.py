@@ -15,17 +15,19 @@ from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.one_model.forms import Forms
 from remat_cli.compiling.plan import begun, plan_model, within_overhead
 from remat_cli.compiling.planned import PlannedModel, Refused
-from remat_cli.compiling.prepare import work_folder
+from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
 from remat_cli.compiling.process.layouts import may_stay_as_here
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
+from remat_cli.compiling.runs_on import may_be_packed, refuse_late_needs, refuse_unknown_versions
 from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
 from remat_cli.core.values.conditions import KINDS_OF
 from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
+from remat_cli.onnx_io.write.least_imports import asking_least
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.report.elsewhere import EXIT_ERROR
@@ -88,11 +90,9 @@ def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progres
     request, targets = request_of(settings, settings.compile_scope), output_paths(model, settings)
     asked = way_asked(request.conditions)
     asked.refuse(request)
+    refuse_unknown_versions(request.conditions.runtimes)
     is_verified = settings.verify != "off"
-    prepared = forms.prepared(request.conditions, progress)
-    if may_stay_as_here(prepared):
-        request = request.as_here()
-        prepared = forms.prepared(request.conditions, progress)
+    prepared, request = _form_to_plan(forms, request, progress)
     _keep_data_of(prepared.source, targets.model)
     subject = asked.subject(prepared, request, work, progress)
     request = replace(request, search=begun(request.search, prepared, subject.platform))
@@ -128,6 +128,22 @@ def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progres
         run_seconds=request.search.clock.run_seconds,
     )
     return msgspec.structs.replace(report, asked=known, seconds=time.monotonic() - started)
+
+
+def _form_to_plan(forms: Forms, request: CompileRequest, progress: Progress) -> tuple[Prepared, CompileRequest]:
+    """The model in the form that is planned, and the request as far as that form and the versions it is for allow it.
+
+    Raises:
+        ModelError: it has what one of these versions does not have.
+    """
+    prepared = forms.prepared(request.conditions, progress)
+    if may_stay_as_here(prepared):
+        request = request.as_here()
+        prepared = forms.prepared(request.conditions, progress)
+    refuse_late_needs(asking_least(prepared.reference), request.conditions.runtimes, prepared.runtime.version)
+    if not may_be_packed(prepared):
+        request = replace(request, files=msgspec.structs.replace(request.files, packed=False))
+    return prepared, request
 
 
 def _keep_data_of(source: SourceModel, output: Path) -> None:

@@ -285,6 +285,7 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         devices=way(plan.kind).devices(plan),
         portable=request.portable,
         target=request.target,
+        runtimes=request.runtimes,
         plain=request.plain,
         session=request.session,
         intra_op_threads=plan.profile.provenance.intra_op_threads or (0 if runs_on is None else runs_on.threads),

@@ -102,6 +102,7 @@ def plan_request(planned: Answered, request: CompileRequest) -> PlanRequest:
         order=request.search.limits.order,
         portable=conditions.portable,
         target=conditions.target,
+        runtimes=conditions.runtimes,
         plain=conditions.plain,
         session=conditions.session,
         dims=conditions.dims,

@@ -10,6 +10,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.schedule.splits import SplitMode, parse_split_axis
 from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
+from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import session_value
 from remat_cli.core.values.sizes import SizeLimit, SizeRange, dim_told
 from remat_cli.core.values.verification import VerifyMode
@@ -155,6 +156,24 @@ def parse_targets(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
+def parse_runtimes(value: object) -> RuntimeRange:
+    """Versions of the runtime from `>=1.24`, `1.24..1.32` or `==1.28`; what is behind the second number is left out.
+
+    Raises:
+        ConfigError: no such range, or it ends before it begins.
+    """
+    version = r"(\d+)\.(\d+)(?:\.\d+)*"
+    match = re.fullmatch(rf"\s*(>=|==|)\s*{version}\s*(?:\.\.\s*{version})?\s*", str(value))
+    if match is None or bool(match[1]) == bool(match[4]):
+        raise ConfigError(f"runtime '{value}' is no range of versions: write '>=1.24', 1.24..1.32 or ==1.28")
+    first = int(match[2]), int(match[3])
+    last = (int(match[4]), int(match[5])) if match[4] else first if match[1] == "==" else None
+    if last is not None and last < first:
+        raise ConfigError(f"runtime '{value}': the range ends before it begins")
+    oldest, newest = (None if each is None else f"{each[0]}.{each[1]}" for each in (first, last))
+    return RuntimeRange(str(oldest), newest)
+
+
 def parse_split(value: object) -> str:
     """When ops are split; YAML reads a bare `off` as false.
 
@@ -229,6 +248,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "race": lambda value: _parse_small_share(value, "race", 1),
     "split": parse_split,
     "target": parse_targets,
+    "runtime": parse_runtimes,
     "split_axis": lambda value: parse_split_axis(str(value)),
     "max_tensor": parse_max_tensor,
     "verify": parse_verify,

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import SpillSpec
@@ -39,7 +40,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     processors of this name. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
     user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
-    of the model that shows no progress for `run_seconds` is ended. Callers will open the file in a `session`. Values
+    of the model that shows no progress for `run_seconds` is ended. A file is for `runtimes` (None: for all that have
+    what it needs). Callers will open the file in a `session`. Values
     may wait in `spill` meanwhile.
     """
 
@@ -53,6 +55,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     portable: bool = False
     target: str = ""
+    runtimes: RuntimeRange | None = None
     plain: bool = False
     session: AskedSession = AskedSession()
     estimate: bool = False
