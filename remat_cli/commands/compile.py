@@ -21,6 +21,7 @@ from remat_cli.compiling.process.layouts import may_stay_as_here
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
 from remat_cli.compiling.runs_on import may_be_packed, refuse_late_needs, refuse_unknown_versions
+from remat_cli.compiling.search.kept_curve import kept_curve
 from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
@@ -163,7 +164,7 @@ def _written(
     """Write model and plan; where verification failed only the model, under another name."""
     request, seen, found = settled.files_for(asked), settled.seen, way(planned.kind)
     draft: PlanFile = found.record(planned, request)
-    report = msgspec.structs.replace(report, asked=found.asked(draft, planned.whole))
+    report = msgspec.structs.replace(report, asked=found.asked(draft, kept_curve(planned.whole, asked).curve()))
     if seen is not None and not seen.passed:
         found.save(planned, targets.failed, request)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)

@@ -1,7 +1,7 @@
 """What a compile is asked for, and the one place where a budget is resolved: against a model, an instance, a plan."""
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -30,7 +30,8 @@ class CompileRequest:
     """Conditions, the budget as it was asked for, the search, and which splits may be made.
 
     `files` says where weights go, and `count_mapped` counts pages of a data file against a budget on the process.
-    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified.
+    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified. For `min` the plan
+    has the `least` of live bytes, or the smallest process.
     """
 
     conditions: Conditions
@@ -41,6 +42,7 @@ class CompileRequest:
     checks: Checks = CHECKS
     files: WeightFiles = IN_FILES
     count_mapped: bool = False
+    least: Literal["live", "process"] = "live"
 
     @property
     def process_budget_bytes(self) -> int | None:

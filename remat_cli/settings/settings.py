@@ -176,6 +176,14 @@ class Settings(
         return "process" if self.budget_scope is None and can_be else self.scope
 
     @property
+    def least_bounds(self) -> Literal["live", "process"]:
+        """What `--budget min` makes least: the process on the CPU at one size, unless `--budget-scope` is given."""
+        conditions = self.conditions
+        is_alone = conditions.may_be_alone and is_plain(self.devices[0]) and self.spill is None
+        is_known = is_alone and conditions.family is None and not self.portable and self._has_process_promise
+        return "process" if self.budget_scope is None and is_known else "live"
+
+    @property
     def _has_process_promise(self) -> bool:
         """Whether it is known how the session that was asked for takes memory from the system."""
         return self.session.arena or has_glibc()
