@@ -64,7 +64,7 @@ def _for_target(settings: Settings, forms: Forms, progress: Progress) -> TargetR
     work = forms.work / settings.target
     work.mkdir(exist_ok=True)
     report = compile_form(settings, forms, work, progress)
-    here = forms.found[0].runtime.kind
+    here = forms.found[0][1].runtime.kind
     kinds = (here,) if settings.target == "here" else KINDS_OF.get(settings.target, (settings.target,))
     was_run = report.verification is not None
     known: dict[str, Known] = {kind: "run" if was_run and kind == here else "predicted" for kind in kinds}
@@ -142,6 +142,7 @@ def _form_to_plan(forms: Forms, request: CompileRequest, progress: Progress) -> 
         request = request.as_here()
         prepared = forms.prepared(request.conditions, progress)
     refuse_late_needs(asking_least(prepared.reference), request.conditions.runtimes, prepared.runtime.version)
+    request = replace(request, conditions=prepared.conditions)  # at the sizes at which the model holds the most
     if not may_be_packed(prepared):
         request = replace(request, files=msgspec.structs.replace(request.files, packed=False))
     return prepared, request
