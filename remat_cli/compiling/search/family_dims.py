@@ -18,6 +18,7 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import without_costs
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange
+from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import run_each
@@ -65,17 +66,32 @@ def fullest_sizes(prepared: Prepared) -> dict[str, int]:
     return [dims, *others][held.index(max(held))]
 
 
+def fuller_sizes(conditions: Conditions, seen: object) -> dict[str, int] | None:
+    """Other largest sizes at which runs of a plan held the most, and more than was promised; None where none did."""
+    if (
+        conditions.family is None
+        or not isinstance(seen, OneModelSeen)
+        or not seen.family
+        or not seen.family.excess_bytes
+    ):
+        return None
+    sizes = {**conditions.dims, **seen.family.largest.sizes}
+    is_corner = any(corner.items() <= sizes.items() for corner in conditions.family.corners)
+    return sizes if is_corner and sizes != conditions.dims else None
+
+
 def prepare_at_fullest(
     path: Path, conditions: Conditions, work: Path, progress: Progress, known: Original | None = None
 ) -> Prepared:
-    """Prepare a model, of many sizes at those at which it holds the most.
+    """Prepare a model, of many sizes at those at which it holds the most, unless others than the first are given.
 
     Raises:
         ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
         RuntimeFailure: the machine has too little memory, time or disk for them.
     """
     first = prepare(path, conditions, work, progress, known)
-    sizes = dict(conditions.dims) if conditions.inputs is not None else fullest_sizes(first)
+    is_usual = conditions.family is not None and conditions.family.corners[0].items() <= conditions.dims.items()
+    sizes = fullest_sizes(first) if is_usual and conditions.inputs is None else conditions.dims
     if sizes == conditions.dims:
         return first
     fuller = msgspec.structs.replace(conditions, dims=sizes)
