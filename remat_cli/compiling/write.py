@@ -239,11 +239,11 @@ def _as_run(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Itera
 
     No gate may hold them where it would take a tensor out of the layout. Of two ops that a session explores one after
     the other the second runs first, so that their order may change each time. A plan that runs ops again keeps its
-    order: in another one readers would read another run than the file lets them.
+    order, but for sums: in another one readers would read another run than the file lets them.
     """
     op_ids = answer.known_plan.schedule.op_ids()
     if len(set(op_ids)) < len(op_ids):
-        yield _drawn(prepared, profile, answer)
+        yield _drawn(prepared, profile, _with_sums_in_turn(prepared, answer))
         return
     for _ in range(MOST_ORDERS):
         drawn = _drawn(prepared, profile, _with_sums_in_turn(prepared, answer))
@@ -264,6 +264,8 @@ def _with_sums_in_turn(prepared: Prepared, answer: BudgetAnswer) -> BudgetAnswer
     order = list(answer.known_plan.schedule.op_ids())
     for names in in_turn(prepared.reference, prepared.layout):
         first, other = (ids[name] for name in names)
+        if order.count(first) > 1 or order.count(other) > 1:
+            continue
         between = order[order.index(other) + 1 : order.index(first) + 1]
         made = set(prepared.graph.ops[other].outputs)
         if between and not any(made & set(prepared.graph.ops[op].inputs) for op in between):

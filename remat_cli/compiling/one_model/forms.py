@@ -27,7 +27,8 @@ class Forms:
             RuntimeFailure: the machine has too little memory, time or disk for them, at any size.
         """
         for each in self.found:
-            if msgspec.structs.replace(each.conditions, target=conditions.target) == conditions:
+            of_target = {"target": conditions.target, "heap_bytes": conditions.heap_bytes}
+            if msgspec.structs.replace(each.conditions, **of_target) == conditions:
                 return replace(each, conditions=conditions)
         work = self.work / f"form_{len(self.found)}" if self.found else self.work
         work.mkdir(exist_ok=True)
