@@ -13,7 +13,7 @@ from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores, has_glibc
 from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
-from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.conditions import CPU, HEAP_BYTES, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import AskedSession
@@ -239,6 +239,7 @@ class Settings(
             seed=self.seed,
             portable=self.portable,
             target=self.target if self.target not in ("here", "any") else "",
+            heap_bytes=HEAP_BYTES.get(self.target),
             runtimes=self.runtimes,
             plain=self.plain,
             session=self.session,

@@ -26,10 +26,10 @@ class Forms:
             ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
             RuntimeFailure: the machine has too little memory, time or disk for them, at any size.
         """
+        of_target = {"target": conditions.target, "heap_bytes": conditions.heap_bytes}
         for asked, each in self.found:
-            if msgspec.structs.replace(asked, target=conditions.target) == conditions:
-                same = msgspec.structs.replace(each.conditions, target=conditions.target)
-                return replace(each, conditions=same)
+            if msgspec.structs.replace(asked, **of_target) == conditions:
+                return replace(each, conditions=msgspec.structs.replace(each.conditions, **of_target))
         work = self.work / f"form_{len(self.found)}" if self.found else self.work
         work.mkdir(exist_ok=True)
         known = self.found[0][1].original if self.found else None
