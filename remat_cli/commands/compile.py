@@ -8,6 +8,8 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError, InputError, RematError
 from remat_cli.base.progress import Progress
+from remat_cli.base.run_count import counting
+from remat_cli.base.stage_costs import StageCosts
 from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
@@ -89,6 +91,14 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
 
 def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:
     """The same in a folder of its own, of a model that may have been prepared for another target already."""
+    with counting() as count:
+        costs = StageCosts(count)
+        report = _compiled(settings, forms, work, costs.listening(progress))
+        return msgspec.structs.replace(report, stages=costs.ended())
+
+
+def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:
+    """What all stages come to."""
     started, model = time.monotonic(), forms.model
     request, targets = request_of(settings, settings.compile_scope), output_paths(model, settings)
     asked = way_asked(request.conditions)

@@ -14,9 +14,11 @@ from remat_cli.compiling.process.as_given import forecast_of_file
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.record import elsewhere, find_file
 from remat_cli.compiling.search.family_dims import prepare_at_fullest
+from remat_cli.compiling.search.ladder import ladder
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.values.budget import WHOLE
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
@@ -77,6 +79,9 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
             is_as_written=condition.is_as_written,
             warnings=(*condition.warnings, *report.warnings),
         )
+        if settings.conditions.may_be_alone and settings.family is None:
+            asked_for = request_of(msgspec.structs.replace(settings, budget=WHOLE), "live")
+            report = msgspec.structs.replace(report, ladder=ladder(prepared, platform, asked_for, work))
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
