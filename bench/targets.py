@@ -36,7 +36,10 @@ MODELS = BUILT / "models"  # those of `bench/targets_models.py`
 BUDGETS = ("60%", "80%", "100%")  # the first with a plan
 ENCODER = ROOT / "examples" / "encoder.onnx"
 RANGES: dict[str, dict[str, int | str]] = {"encoder": {"batch": "1..4", "seq": "1..256"}}
+FOR_ANY = " for any"
+"""Behind the name of a model: rows of its file for any processor."""
 SIZES = {"encoder": {"batch": 2, "seq": 77}}  # that files for ranges are run at
+LIMIT = "2min"  # of a search, on a machine that may be busy
 LONGEST = "1h"  # that an emulator may be silent
 INTERPRETER = os.path.realpath(sys.executable)  # an emulator runs programs, not scripts that start them
 
@@ -79,9 +82,10 @@ PLACES: tuple[Processor | Package, ...] = (*PROCESSORS, *PACKAGES)
 @click.command()
 @click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
 @click.option("--processor", "names", multiple=True, help="Name of a processor; may be repeated. All when left out.")
+@click.option("--target", "targets", multiple=True, type=click.Choice(["here", "any"]), default=("here", "any"))
 @click.option("--write", is_flag=True, help="Make the table of the rows that are there.")
 @shard_option
-def main(only: Sequence[str], names: Sequence[str], write: bool, shard: Shard) -> None:
+def main(only: Sequence[str], names: Sequence[str], targets: Sequence[str], write: bool, shard: Shard) -> None:
     """Run what is missing, or write the table."""
     if write:
         BENCH.write()
@@ -100,7 +104,8 @@ def main(only: Sequence[str], names: Sequence[str], write: bool, shard: Shard) -
             return rows(keys[0][0], path, [there[place] for _, place in keys], Path(folder))
 
         paths = _paths(tuple(only), Path(folder))
-        BENCH.run((Case(path, [(name, each) for each in there]) for name, path in paths), measured, shard=shard)
+        files = ((f"{name}{FOR_ANY if each == 'any' else ''}", path) for name, path in paths for each in targets)
+        BENCH.run((Case(path, [(name, each) for each in there]) for name, path in files), measured, shard=shard)
 
 
 def _told(row: Row) -> str:
@@ -116,12 +121,12 @@ def _paths(only: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Path]]:
 
 def rows(name: str, path: Path, places: Sequence[Processor | Package], folder: Path) -> Iterator[Row]:
     """One compile, and what became of its file in each place."""
-    output = folder / f"{name}.compiled.onnx"
-    made = compiled(path, output, RANGES.get(name))
+    output, model = folder / f"{path.stem}.compiled.onnx", name.removesuffix(FOR_ANY)
+    made = compiled(path, output, RANGES.get(model), "here" if name == model else "any")
     if made is None:
         yield {"model": name, "processor": HERE, "outcome": "not compiled"}
         return
-    sizes = SIZES.get(name, {})
+    sizes = SIZES.get(model, {})
     for place in places:
         found = (
             processor_row(place, path, output, sizes)
@@ -132,11 +137,20 @@ def rows(name: str, path: Path, places: Sequence[Processor | Package], folder: P
         yield {**told, **made, **found}
 
 
-def compiled(path: Path, output: Path, ranges: dict[str, int | str] | None) -> Row | None:
+def compiled(path: Path, output: Path, ranges: dict[str, int | str] | None, target: str = "here") -> Row | None:
     """The smallest of the budgets for which there is a plan, written, and what it predicts; None: there is none."""
     for budget in BUDGETS:
         try:
-            report = remat_cli.compile(path, budget=budget, dim=ranges, output=output, verify="off", force=True)
+            report = remat_cli.compile(
+                path,
+                budget=budget,
+                dim=ranges,
+                target=target,
+                output=output,
+                time_limit=LIMIT,
+                verify="off",
+                force=True,
+            )
         except RematError as error:
             click.echo(f"{path.stem}: {error}")
             return None

@@ -95,6 +95,7 @@ def compile(
     inputs: str | Path | None = None,
     target: str | None = None,
     portable: bool | None = None,
+    runtime: str | None = None,
     plain: bool | None = None,
     session: Mapping[str, bool | int | str] | None = None,
     intra_op_threads: int | None = None,

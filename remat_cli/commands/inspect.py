@@ -9,10 +9,11 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.compiling.ask import ask, budget_of_plan
 from remat_cli.compiling.one_model.plan import propose_regions
-from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.prepare import work_folder
 from remat_cli.compiling.process.as_given import forecast_of_file
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.record import elsewhere, find_file
+from remat_cli.compiling.search.family_dims import prepare_at_fullest
 from remat_cli.compiling.search.ladder import ladder
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, is_plan
@@ -52,7 +53,7 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
         return _inspected_plan(path, settings)
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
-        prepared = prepare(path, settings.conditions, work, progress)
+        prepared = prepare_at_fullest(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         forecast = forecast_of_file(prepared, platform.profile, work, progress)
         request = None if settings.budget is None else request_of(settings, settings.compile_scope)

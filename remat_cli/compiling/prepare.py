@@ -51,6 +51,7 @@ from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.ort_rules.layout import WholeLayout, whole_layout
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
+from remat_cli.ort_rules.versions import newest_of
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
 from remat_cli.runtime.observe.sight import Sight, look
 from remat_cli.runtime.sessions.array_file import shapes_of
@@ -199,7 +200,7 @@ def read_model(path: Path, conditions: Conditions) -> ReadModel:
         ModelError: the model or the inputs file cannot be used.
     """
     fed = {str(file): shapes_of(file) for file in conditions.all_inputs}
-    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed)
+    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed, summed=conditions.summed)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     has_seeds = give_seeds(source.ir)
     told, first = told_inputs(source.ir), (inputs_of(source.ir), state_file(source))
@@ -245,7 +246,7 @@ def prepare(
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
-        runtime=runtime_here(work, conditions.session),
+        runtime=runtime_here(work, conditions.session, newest_of(conditions.runtimes)),
         source=source.typed_as(found.reference),
         reference=found.reference,
         reference_path=found.path,

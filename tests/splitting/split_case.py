@@ -128,6 +128,15 @@ def run_default(data: bytes, feeds: Mapping[str, np.ndarray]) -> Arrays:
     return _run(data, feeds, options)
 
 
+def run_in(data: bytes, feeds: Mapping[str, np.ndarray], threads: int, is_exact: bool) -> Arrays:
+    """With so many threads, and the ops of the file or what the runtime makes of them."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    if is_exact:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _run(data, feeds, options)
+
+
 def _run(data: bytes, feeds: Mapping[str, np.ndarray], options: ort.SessionOptions) -> Arrays:
     options.log_severity_level = 4
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -3,7 +3,8 @@
 Measured with ONNX Runtime 1.31.1 (x86-64 with AVX-512; 1, 2, 4 and 8 threads; scales chosen so that many results lie
 half way between two roundings): the ways that the runtime has for packets of results and for the rest round alike.
 Where they do not is said with the rule. Without rows are ops that quantise by the range of all they read
-(DynamicQuantizeLinear, DynamicQuantizeMatMul): a part has another range.
+(DynamicQuantizeLinear, DynamicQuantizeMatMul): a part has another range, so that they are taken apart
+(`recast/dynamic.py`).
 """
 
 from remat_cli.base.present import present

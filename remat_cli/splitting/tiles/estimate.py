@@ -67,7 +67,10 @@ def held_at_peak(
 def held_at_peaks(
     view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str], share: float
 ) -> list[tuple[int, Mapping[str, int]]]:
-    """Finds the highest step of each run of steps that hold at least this share of the most; the highest first."""
+    """Finds the highest step of each run of steps that hold at least this share of the most; the highest first.
+
+    What is held goes by the name of the last value that was written into it.
+    """
     memory = _Memory(view, steps, frozenset(), lasting)
     held = [memory.held_during(index, _workspace(step, view, costs)) for index, step in enumerate(steps)]
     least, tops, is_high = share * max(held), [], False
@@ -80,11 +83,11 @@ def held_at_peaks(
     found = []
     memory, wanted = _Memory(view, steps, frozenset(), lasting), set(tops)
     for index, step in enumerate(steps):
-        before = {name: memory.size[name] for name in memory.until} if index in wanted else {}
+        before = dict.fromkeys(memory.until) if index in wanted else {}
         memory.held_during(index, _workspace(step, view, costs))
         if index in wanted:
-            made = {memory.storage[piece.name] for piece in results_of(step)}
-            found.append((index, before | {name: memory.size[name] for name in made}))
+            held_then = before | dict.fromkeys(memory.storage[piece.name] for piece in results_of(step))
+            found.append((index, {memory.carried[name]: memory.size[name] for name in held_then}))
     return sorted(found, key=lambda each: held[each[0]], reverse=True)
 
 
@@ -110,6 +113,7 @@ class _Memory:
         self.view, self.steps, self.lasting = view, steps, lasting
         self.last_read = {piece.name: index for index, step in enumerate(steps) for piece in reads_of(step)}
         self.storage: dict[str, str] = {}
+        self.carried: dict[str, str] = {}  # by storage the last value in it
         self.size: dict[str, int] = {}
         self.until: dict[str, int] = {}
         self.held = 0
@@ -140,7 +144,7 @@ class _Memory:
             if shared is None:
                 self._open(result.name, piece_bytes(self.view, result), last)
             else:
-                self.storage[result.name] = shared
+                self.storage[result.name], self.carried[shared] = shared, result.name
                 self._extend(shared, last)
         held = self.held + workspace_bytes
         for name in self.ends.pop(index, ()):
@@ -150,7 +154,8 @@ class _Memory:
         return held
 
     def _open(self, name: str, size_bytes: int, last: int) -> None:
-        self.storage[name], self.size[name] = name, size_bytes
+        self.storage[name] = self.carried[name] = name
+        self.size[name] = size_bytes
         self.held += size_bytes
         self._extend(name, last)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from remat_cli.base.units import format_bytes
 from remat_cli.splitting.bands.band_search import BandCandidate
+from remat_cli.splitting.recast.dynamic import has_range
 from remat_cli.splitting.recast.norms import can_be_apart
 from remat_cli.splitting.recast.resize import bilinear
 from remat_cli.splitting.tiles.estimate import held_at_peak
@@ -54,7 +55,7 @@ def explain(
 
 def is_cuttable(view: ModelView, op: int) -> bool:
     """Whether there is an axis along which the op can be cut, or it can be written in ops that can."""
-    if can_be_apart(view, op) or bilinear(view, op) is not None:
+    if can_be_apart(view, op) or has_range(view, op) or bilinear(view, op) is not None:
         return True
     shape = next((shape for shape in view.ops[op].outputs if shape is not None), ())
     # some half, third or quarter of the output can be made by itself
