@@ -289,6 +289,9 @@ $(COMPILE_LAST_STAMP): bench/compile_last_requirements.txt
 bench-compile-last: $(STAMP) $(COMPILE_LAST_STAMP)  ## what other tools do to compiled files, into docs/compile-last.md, ten minutes
 	$(BIN)/python -m bench.compile_last --python $(COMPILE_LAST_VENV)/bin/python --write
 
+bench-curves: $(STAMP)  ## promised memory and time of samples and zoo at seven budgets, rows that are missing, hours
+	$(BIN)/python -m bench.curves --write
+
 bench-max-tensor: $(STAMP)  ## a cap per tensor on samples, zoo and the networks of the papers, rows that are missing, an hour
 	$(BIN)/python -m bench.max_tensor --write
 

@@ -30,6 +30,8 @@ smallest and `min`, with a cache that knows nothing of it before (*first*), and 
 (*again*). Memory and time are those that plans promise; bits and memory of each plan were verified. A plan is
 *dominated* where another of the same pass takes {100 * (BYTES_SHARE - 1):.0f} % fewer bytes and {POINTS:.0f} points
 less time; a pair of budgets is *not in order* where the larger one's plan is slower.
+
+Times of tiles are measured, in turn with the original, when they are first built; on a busy machine they scatter.
 """
 
 

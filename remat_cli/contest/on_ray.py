@@ -25,12 +25,12 @@ class RayExecutor(Executor):
             raise MissingDependency("--executor ray needs Ray: pip install 'remat_cli[cluster]'") from None
         self._is_own = not self._ray.is_initialized()
         if self._is_own:
-            self._ray.init(configure_logging=False, log_to_driver=False)
+            self._ray.init(configure_logging=False, log_to_driver=False, include_dashboard=False)
         self._max_workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """A task that is not begun again by itself, in a worker that ends with it."""
-        task = self._ray.remote(function).options(max_retries=0, max_calls=1)
+        task = self._ray.remote(max_retries=0, max_calls=1)(function)
         future: Future[Any] = task.remote(*args, **kwargs).future()
         return future
 
