@@ -7,6 +7,7 @@ import msgspec
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.measure.profilers import Measured
 
@@ -20,8 +21,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     default session runs it, once a verification has found it. Of a split model: `has_same_bits` is false where its
     outputs are only close to those of the whole one, and `relative_time` is how long a run takes, as a multiple of the
     whole model's. Of a whole model: `can_be_raised` says whether it has the same bits under the newer opset that
-    filling tiles in place needs (None: not tried), and `alike` are keys of user's files whose outputs it was seen to
-    have, to the last bit, at these sizes.
+    filling tiles in place needs (None: not tried), `alike` are keys of user's files whose outputs it was seen to have,
+    to the last bit, at these sizes, and `processes` what processes hold that load and run such a file, by how they do.
     """
 
     types: dict[str, tuple[TensorType, ...]]
@@ -32,6 +33,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     relative_time: float | None = None
     can_be_raised: bool | None = None
     alike: tuple[str, ...] = ()
+    processes: dict[str, ProcessMemory] = {}
 
 
 def cache_scope(spec: DeviceSpec, conditions: Conditions) -> CacheScope:

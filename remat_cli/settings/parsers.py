@@ -50,13 +50,15 @@ def parse_dims(value: object) -> dict[str, int | SizeRange | str]:
             found[name] = str(total)
             continue
         match = re.fullmatch(r"\s*([0-9]+)\s*(?:\.\.\s*([0-9]+)\s*(?::\s*([0-9]+)\s*)?)?", str(size))
-        low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-        if step < 1:
+        if match is None:
             how = (
                 "such as --dim batch=8, a range such as --dim seq=1..8192 or, in steps, --dim height=32..256:16, "
                 "or a sum of others such as --dim total=past+seq"
             )
             raise ConfigError(f"dimension {name}={size}: the size must be an integer, {how}")
+        low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if step < 1:
+            raise ConfigError(f"dimension {name}={size}: steps must be of at least 1: write {name}={low}..{high}")
         if high < low:
             raise ConfigError(f"dimension {name}={size}: the range ends before it begins: write {name}={high}..{low}")
         if over := (high - low) % step:

@@ -12,9 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
-from remat_cli.base.progress import Stage
+from remat_cli.base.progress import WATCHING, Stage
 from remat_cli.compiling.search.known_plans import FROM_CURVE
 from remat_cli.onnx_io.write.apart import packed_apart, unpacked
+from remat_cli.report.style import Style
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
 FEW = {"verify": "fast", "time_limit": "4s", "race": "0%"}
@@ -131,3 +132,26 @@ def test_a_budget_on_the_process_is_answered_by_what_was_found_for_live_bytes(ow
     again, told = compiled(model, str(process + 4096))
     assert again.solution.facts[FROM_CURVE]
     assert "solving" not in told
+
+
+def test_inspect_ends_with_what_less_memory_costs(own_cache: Path) -> None:
+    model = wide_chain(own_cache / "chain.onnx")
+    guessed = remat_cli.inspect(model).ladder
+    assert guessed
+    assert all(step.is_estimate for step in guessed)
+    assert guessed[-1].budget_bytes < remat_cli.inspect(model).floor_bytes
+    found, _ = compiled(model, "40%", verify="off")
+    report = remat_cli.inspect(model)
+    assert any(not step.is_estimate and step.budget_bytes <= found.solution.budget_bytes for step in report.ladder)
+    assert any(line.startswith("what less memory costs") for line in report.lines(Style()))
+    assert remat_cli.inspect(model, split="off").ladder == ()  # no plan without tiles is kept
+
+
+def test_what_a_process_of_the_original_holds_is_measured_once(own_cache: Path) -> None:
+    model = wide_chain(own_cache / "chain.onnx")
+    first, again = (compiled(model, "40%", verify="on", capped_run=False)[0] for _ in range(2))
+    watched = [{each.name: each.runs for each in report.stages}[WATCHING] for report in (first, again)]
+    assert watched[1] == watched[0] // 2 > 0
+    assert again.verification.process.original == first.verification.process.original
+    assert sum(each.runs for each in again.stages) < sum(each.runs for each in first.stages)
+    assert sum(each.seconds for each in first.stages) == pytest.approx(first.seconds, rel=0.2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.core.values.curve import CurvePoint, CurveQuestion, Searched, TradeOff
+from remat_cli.core.values.curve import CurvePoint, CurveQuestion, LadderStep, Searched, TradeOff, ladder_of
 
 SIZES = st.integers(1, 12)
 TIMES = st.integers(80, 300).map(lambda percent: percent / 100)
@@ -110,3 +112,26 @@ def test_what_is_known_of_a_plan_is_put_right_and_forgotten():
     assert CURVE.with_point(larger).best(CurveQuestion(most_bytes=45)) is None
     assert CURVE.without("dear").points == (FREE,)
     assert CURVE.with_point(msgspec.structs.replace(DEAR, key="again")).points == CURVE.points
+
+
+def test_a_ladder_goes_down_at_rising_prices_with_guesses_where_nothing_is_kept():
+    guesses = [
+        LadderStep(45, 20.0, is_estimate=True),  # about what a kept plan holds, and cheaper than that was found to be
+        LadderStep(70, 10.0, is_estimate=True),
+        LadderStep(69, 12.0, is_estimate=True),  # hardly less than the one before
+        LadderStep(20, 80.0, is_estimate=True),
+        LadderStep(10, 180.0, is_estimate=True),  # too dear
+    ]
+    found = ladder_of(CURVE, guesses, 100.0)
+    assert found == (LadderStep(90, 0.0), guesses[1], LadderStep(44, 50.0), guesses[3])
+    assert ladder_of(TradeOff(), [], 100.0) == ()
+    assert ladder_of(CURVE, [], 10.0) == (LadderStep(90, 0.0),)
+
+
+@given(points(), st.lists(st.builds(LadderStep, st.integers(1, 15), st.integers(0, 150), st.just(True)), max_size=8))
+@settings(max_examples=100)
+def test_no_step_of_a_ladder_is_dominated_by_another(known, guesses):
+    found = ladder_of(curve_of(known), guesses, 100.0)
+    for above, below in itertools.pairwise(found):
+        assert below.budget_bytes < above.budget_bytes
+        assert below.overhead_percent >= above.overhead_percent

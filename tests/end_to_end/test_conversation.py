@@ -118,3 +118,18 @@ def test_a_conversation_from_its_first_word_to_its_last(tmp_path, capsys, total,
         assert whole.tobytes() == lean.tobytes()
     sizes = ["--dim", "past=0", "--dim", "seq=9", *words]
     assert main(["verify", str(made), "--original", str(path), *sizes]) == 0
+
+
+def test_plans_are_made_for_the_sizes_at_which_they_hold_most(tmp_path, capsys):
+    path, made = Decoder("past + seq").saved(tmp_path / "decoder.onnx"), tmp_path / "small.onnx"
+    sizes = ["--dim", "batch=1..4", "--dim", "past=0..64", "--dim", "seq=1..64"]
+    limit = ["--limit", "batch*past+batch*seq<=256"]
+    command = ["compile", str(path), *sizes, *limit, "--budget", "60%", "-o", str(made), "--format", "json"]
+    assert main(command) == 0
+    told = capsys.readouterr()
+    assert "planned again for batch=4, past=0, seq=64" in told.err  # whole it holds most at another largest size
+    report, plan = json.loads(told.out), json.loads((tmp_path / "small.plan.json").read_text())
+    assert plan["request"]["dims"] == {"batch": 4, "past": 0, "seq": 64}
+    assert plan["request"]["budget"] == "60%"
+    seen = report["verification"]["family"]
+    assert max(run["peak_bytes"] for run in seen["runs"]) <= seen["promised_bytes"]

@@ -87,5 +87,5 @@ def _longest(ranges: tuple[SizeRange, ...]) -> SizeRange:
 
 def _drawn(each: SizeRange, chosen: random.Random) -> int:
     """Small sizes as often as large ones."""
-    low, high = each.low + 1, each.high + 1  # a size may be zero
-    return each.down_from(round(low * (high / low) ** chosen.random()) - 1)
+    low = max(1, each.low)
+    return each.down_from(round(low * (each.high / low) ** chosen.random()))

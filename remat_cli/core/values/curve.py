@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
 Rank = Literal["time", "live", "process"]
 """What a question is after: the least time, the least live bytes, or the smallest process."""
+NEAR_SHARE = 0.03
+"""Of a budget: one that differs by less is no other step of a ladder."""
 CHEAP_TIME = 1.05
 """Of the baseline: a plan within its budget that takes no longer needs no search for a better one."""
 
@@ -138,3 +141,30 @@ class TradeOff(msgspec.Struct, frozen=True):
             if is_enough and asked.question.is_within(before.question) and self.best(before.question) == best:
                 return best
         return None
+
+
+class LadderStep(msgspec.Struct, frozen=True):
+    """A budget that a model fits in, and what that costs: by a plan that is kept, or by estimate."""
+
+    budget_bytes: int
+    overhead_percent: float
+    is_estimate: bool = False
+
+
+def ladder_of(curve: TradeOff, guesses: Iterable[LadderStep], most_percent: float) -> tuple[LadderStep, ...]:
+    """Ever smaller budgets at ever higher prices: of plans that are kept, with estimates between and below them.
+
+    A guess says nothing where a kept plan holds as little for no more, or about as much.
+    """
+    kept = [LadderStep(point.budget_bytes, point.overhead_percent) for point in curve.points]
+    near = [
+        guess
+        for guess in guesses
+        if all(abs(guess.budget_bytes - each.budget_bytes) > NEAR_SHARE * each.budget_bytes for each in kept)
+    ]
+    found: list[LadderStep] = []
+    for step in sorted((*kept, *near), key=lambda each: (each.overhead_percent, each.budget_bytes)):
+        is_less = not found or step.budget_bytes < found[-1].budget_bytes * (1 - NEAR_SHARE)
+        if is_less and step.overhead_percent <= most_percent:
+            found.append(step)
+    return tuple(found)
