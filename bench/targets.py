@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -30,6 +30,7 @@ from bench.targets_page import HERE, page
 from remat_cli.base.errors import RematError
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.elsewhere import GUARD
+from remat_cli.onnx_io.read.compiled import runs_on_at
 
 BUILT = ROOT / "build" / "targets"
 MODELS = BUILT / "models"  # those of `bench/targets_models.py`
@@ -46,11 +47,15 @@ INTERPRETER = os.path.realpath(sys.executable)  # an emulator runs programs, not
 
 @dataclass(frozen=True)
 class Processor:
-    """A processor, how a Python is started on it, and what must be there for that."""
+    """A processor, how a Python is started on it, and what must be there for that.
+
+    `kind` is one on which files may say that last bits differ.
+    """
 
     name: str
     command: str
     needs: tuple[str, ...] = ()
+    kind: str = ""
 
     @property
     def missing(self) -> str | None:
@@ -75,7 +80,8 @@ def arm64(cpu: str = "cortex-a76") -> Processor:
     )
 
 
-PROCESSORS = (Processor(HERE, sys.executable), x86("Haswell"), x86("Nehalem"), arm64(), arm64("max"))
+WITH_SME = replace(arm64("max"), kind="ARM with SME")
+PROCESSORS = (Processor(HERE, sys.executable), x86("Haswell"), x86("Nehalem"), arm64(), WITH_SME)
 PLACES: tuple[Processor | Package, ...] = (*PROCESSORS, *PACKAGES)
 
 
@@ -174,13 +180,14 @@ def processor_row(
     )
     if not done.stdout:
         return {"outcome": "DIED", "message": done.stderr.strip()[-300:]}
-    (found,) = json.loads(done.stdout)["verified_on"]
+    (found,), runs_on = json.loads(done.stdout)["verified_on"], runs_on_at(compiled)
     seen = found["verification"] or {}
     return {
         "runtime": found["place"]["onnxruntime"],
         "outcome": outcome(found),
         "message": found["message"],
         "difference": found["difference"],
+        "is_told": processor.kind in runs_on.unlike if runs_on is not None else False,
         "order": seen.get("order_honoured"),
         "process": seen.get("process"),
         "peak_bytes": seen.get("measured_peak_bytes"),

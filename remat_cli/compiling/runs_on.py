@@ -12,7 +12,7 @@ from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, RunsOn
+from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, UNLIKE, RunsOn
 from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from, needs_of
@@ -22,11 +22,13 @@ from remat_cli.ort_rules.versions import PACKED_FROM, SAME_BITS_FROM, TRIED_UP_T
 from remat_cli.splitting.rules.table import is_for_threads
 
 
-def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool, threads: int = 0) -> RunsOn:
+def runs_on_of(
+    model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool, threads: int = 0, has_tiles: bool = False
+) -> RunsOn:
     """Where a model runs as it is about to be written.
 
     `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens. Its
-    bits are those of the original with so many `threads` (0: with any number).
+    bits are those of the original with so many `threads` (0: with any number). `has_tiles`: some of its ops are parts.
     """
     made_with, asked = prepared.runtime.version, prepared.conditions.runtimes
     refuse_late_needs(model, asked, made_with, is_packed=is_packed)
@@ -45,6 +47,7 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool,
         session=session.words,
         threads=threads,
         target=prepared.conditions.target,
+        unlike=UNLIKE if has_tiles and prepared.layout is not None else (),
         runtimes="" if asked is None else "..".join(dict.fromkeys((asked.oldest, newest_of(asked)))),
     )
 

@@ -98,6 +98,7 @@ def test_it_is_of_ops_that_every_processor_knows_and_marks_what_it_cuts(compiled
     _, written, _ = compiled
     nodes = [node for graph in ir.load(written).graphs() for node in graph]
     assert {node.domain for node in nodes} <= {"", "ai.onnx", "com.microsoft"}
+    assert runs_on_at(written).unlike == ("ARM with SME",)
     assert any(MARK in node.metadata_props for node in nodes)
 
 

@@ -18,6 +18,8 @@ DEFAULT_OPTIONS: Final = ("any graph optimisation level", "any number of threads
 EXACT_OPTIONS: Final = ("the exact options of the plan",)
 """The same of a portable file, which any other session optimises again."""
 
+UNLIKE: Final = ("ARM with SME",)
+"""Where convolutions that pad all sides alike have kernels of their own, which tiles at an edge have not."""
 OWN_OPTIONS: Final = ("sessions that remat opens",)
 """The same of a plan that is cut into sessions."""
 
@@ -33,7 +35,7 @@ class RunsOn(msgspec.Struct, frozen=True):
     number): parts of some ops, such as Elu, are computed in packets that threads share.
     What is promised of memory was predicted for processors of the name `target` (empty: for all that it runs on).
     `is_guarded`: an op of the file refuses other processors. `runtimes` are the versions that it was asked for
-    (empty: none were named).
+    (empty: none were named). On processors that are `unlike` others last bits may differ from those of the original.
     """
 
     processor: str
@@ -47,6 +49,7 @@ class RunsOn(msgspec.Struct, frozen=True):
     threads: int = 0
     target: str = ""
     runtimes: str = ""
+    unlike: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -61,7 +64,8 @@ class RunsOn(msgspec.Struct, frozen=True):
         if self.target:
             made_for += f"; memory is promised for {self.target}, predicted, not run there"
         if self.layout_block is None:
-            return f"runs on: any processor (bits compared on {self.processor}), {runtime}{made_for}"
+            but = f"; on {', '.join(self.unlike)} last bits may differ" if self.unlike else ""
+            return f"runs on: any processor (bits compared on {self.processor}{but}), {runtime}{made_for}"
         return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"
 
     @property
@@ -99,7 +103,7 @@ class RunsOn(msgspec.Struct, frozen=True):
         found: dict[str, object] = {
             key.removeprefix(start): text for key, text in entries.items() if key.startswith(start)
         }
-        for name in ("options", "session"):
+        for name in ("options", "session", "unlike"):
             if name in found:
                 found[name] = list(filter(None, str(found[name]).split("; ")))
         if found.get("layout_block") == "none":
