@@ -26,6 +26,7 @@ from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.recast.dynamic_sizes import with_ranges_apart
 from remat_cli.splitting.tiles.view import view_model
 from tests.helpers import observe, to_bytes
 
@@ -77,9 +78,13 @@ class LoopedModel:
         lean = with_known_numbers(with_known_shapes(self.named, dims, self.family), dims)
         large, most = {tensor.name for tensor in graphs[0][1].tensors}, every[0]
         picked = with_shifts_as_picks(lean, dims, self.family, most, large)
-        opened = with_open_shapes(picked.model, {**dims, **picked.dims}, self.family, large)
-        graph = graphs[0][1] if opened.model is self.named else self._graph_at(opened.model, most)
-        return SizedView(view_model(opened.model, graph, 1), {**dims, **picked.dims, **opened.dims})
+        dims |= picked.dims
+        graph = graphs[0][1] if picked.model is self.named else self._graph_at(picked.model, most)
+        apart = with_ranges_apart(view_model(picked.model, graph, 1), dims, least_bytes=1)
+        dims |= apart.dims
+        opened = with_open_shapes(apart.model, dims, self.family, large)
+        graph = graph if opened.model is picked.model else self._graph_at(opened.model, most)
+        return SizedView(view_model(opened.model, graph, 1), {**dims, **opened.dims})
 
     @cached_property
     def regions(self) -> list[LoopRegion]:

@@ -170,13 +170,15 @@ def curve_of_plan(plan: PlanFile, whole: Prepared) -> TradeOff:
 
 def _curve_of(whole: Prepared, terms: CurveTerms) -> KeptCurve:
     conditions = whole.conditions
+    here = msgspec.structs.replace(  # what says nothing of a plan, or is said by contents below
+        conditions, cache_dir=Path(), forgets_costs=False, run_seconds=0.0, inputs=None, more_inputs=(), seed=0
+    )
     asked = (
         __version__,
         whole.reference_sha256,
         whole.source.sha256,
         [sha256(path) for path in conditions.all_inputs],
-        repr((conditions.target, conditions.portable, conditions.plain, conditions.session, conditions.family)),
-        repr((conditions.devices, conditions.dims, conditions.input_shapes, conditions.custom_ops)),
+        repr(here),
         terms,
     )
     digest = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()

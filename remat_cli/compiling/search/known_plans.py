@@ -104,8 +104,8 @@ class KnownPlans:
         return found
 
     def searched(self) -> None:
-        """Note that a search for the question came to its end."""
-        if self.is_kept and not self.task.progress.should_stop() and not self.task.clock.has_cut:
+        """Note that a search for the question came to its end, or had all the time that it may have."""
+        if self.is_kept and not self.task.progress.should_stop():
             self.kept.note(self.asked)
 
     def keep(self, found: OneModel) -> None:

@@ -54,6 +54,7 @@ from remat_cli.splitting.loops.short_sizes import short_sizes
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.recast.dynamic_sizes import with_ranges_apart
 from remat_cli.splitting.recast.taken_branches import with_taken_branches
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
@@ -226,8 +227,11 @@ class Loops:
         picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
             large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
-        opened = with_open_shapes(picked.model, dims, self._family, large)
-        dims, types = {**dims, **picked.dims}, {**types, **picked.types, **opened.types}
+        dims, types = {**dims, **picked.dims}, {**types, **picked.types}
+        apart = with_ranges_apart(self._view(picked.model, types), dims, int(least_bytes))
+        dims, types = {**dims, **apart.dims}, {**types, **apart.types}
+        opened = with_open_shapes(apart.model, dims, self._family, large)
+        types = {**types, **opened.types}
         view = self._view(opened.model, types)
         with self.task.clock.running():
             tabled = with_positions_looked_up(view.model, dims, self._family, prepared, self.task.work)

@@ -10,7 +10,7 @@ import msgspec
 Rank = Literal["time", "live", "process"]
 """What a question is after: the least time, the least live bytes, or the smallest process."""
 NEAR_SHARE = 0.03
-"""Of a budget: one that differs by less is no other step of a ladder."""
+"""Of a limit: one that differs by less is about the same, and no other step of a ladder."""
 CHEAP_TIME = 1.05
 """Of the baseline: a plan within its budget that takes no longer needs no search for a better one."""
 
@@ -80,15 +80,20 @@ class CurveQuestion(msgspec.Struct, frozen=True):
         first = {"time": point.relative_time, "live": point.live_bytes, "process": point.process_bytes}
         return first[self.rank], *rest
 
-    def is_within(self, wider: CurveQuestion) -> bool:
-        """Whether all that this question admits the other one does too, after the same."""
+    def is_covered_by(self, wider: CurveQuestion) -> bool:
+        """Whether the other one is after the same within limits that are as wide, and hardly wider."""
         pairs = (
             (self.most_bytes, wider.most_bytes),
             (self.most_process_bytes, wider.most_process_bytes),
             (self.most_time, wider.most_time),
         )
         is_alike = (self.rank, self.is_share) == (wider.rank, wider.is_share)
-        return is_alike and all(most is None or (own is not None and own <= most) for own, most in pairs)
+        return is_alike and all(own == most or _is_near(own, most) for own, most in pairs)
+
+
+def _is_near(own: float | None, most: float | None) -> bool:
+    """Whether a limit is a little tighter than another one."""
+    return own is not None and most is not None and most * (1 - NEAR_SHARE) <= own <= most
 
 
 class Searched(msgspec.Struct, frozen=True):
@@ -128,8 +133,8 @@ class TradeOff(msgspec.Struct, frozen=True):
     def answer(self, asked: Searched) -> CurvePoint | None:
         """The best plan, where a search like the one that is asked for need not be made; else None.
 
-        Either the plan costs hardly anything, or such a search was made for wider limits and led to the very same one:
-        whatever a search within these limits could find, that search could have found.
+        Either the plan costs hardly anything, or such a search was made for about the same limits and led to the very
+        same one. A search for far more memory looked elsewhere: that it led to a plan that fits says little.
         """
         best = self.best(asked.question)
         if best is None:
@@ -138,7 +143,7 @@ class TradeOff(msgspec.Struct, frozen=True):
             return best
         for before in self.searched:
             is_enough = before.effort == asked.effort and before.seconds >= asked.seconds
-            if is_enough and asked.question.is_within(before.question) and self.best(before.question) == best:
+            if is_enough and asked.question.is_covered_by(before.question) and self.best(before.question) == best:
                 return best
         return None
 

@@ -16,8 +16,10 @@ from remat_cli.splitting.recast.recast import Copied, Recast, with_copies
 from remat_cli.splitting.tiles.estimate import held_at_peaks
 from remat_cli.splitting.tiles.steps import RunStep, Step, WholeStep, reads_of, results_of
 from remat_cli.splitting.tiles.timeline import owner_of
+from remat_cli.splitting.tiles.view import ModelView, is_behind
 
 MOST_OPS = 8  # that one tensor is made again from
+WAITED_SHARE = 0.5  # of a tensor that is made again for who waits: it is made from what is not larger
 SMALL_SHARES = (0.5, 0.1)  # of what is dropped: so much is rather held for it than made again in turn
 LEAST_GAIN = 0.25  # of what is dropped, that must not be held instead
 MOST_CHOICES = 2
@@ -46,6 +48,39 @@ def small_sources_again(cast: Recast) -> Recast:
         if late and early and min(early) < min(place[reader] for reader in late) and not view.tensors[name].kept:
             copies.append(Copied(tuple(chain), late))
     return with_copies(cast, copies)
+
+
+def waited_for_again(cast: Recast) -> Recast:
+    """Makes a tensor again for readers who wait for what others find out of all of it, such as a range.
+
+    So it need not be held for them: what it is made from is smaller, some ops before.
+    """
+    view = cast.view
+    place = {op: at for at, op in enumerate(cast.order)}
+    copies = []
+    for op in cast.order:
+        for name in filter(None, view.makes[op]):
+            readers = view.readers[name]
+            late = frozenset(reader for reader in readers if len(readers) > 1 and is_behind(view, reader, readers))
+            chain = _makers_of(view, name) if late and late != set(readers) and not view.tensors[name].kept else ()
+            if chain:
+                copies.append(Copied(tuple(sorted(chain, key=place.__getitem__)), late))
+    return with_copies(cast, copies)
+
+
+def _makers_of(view: ModelView, name: str) -> tuple[int, ...]:
+    """The ops that make a tensor from smaller ones; none where they are too many, or may not run again."""
+    least_bytes, waiting, found = view.tensors[name].size_bytes * WAITED_SHARE, [name], dict[int, None]()
+    while waiting:
+        maker = view.tensors[waiting.pop()].producer
+        if maker is None or maker in found:
+            continue
+        if len(found) == MOST_OPS or not view.graph.ops[maker].repeatable:
+            return ()
+        found[maker] = None
+        reads = (each for each in dict.fromkeys(view.reads[maker]) if each in view.tensors)
+        waiting += [each for each in reads if view.tensors[each].size_bytes > least_bytes]
+    return tuple(found)
 
 
 def copies_at_peak(cast: Recast, steps: Sequence[Step], lasting: frozenset[str]) -> tuple[tuple[Copied, ...], ...]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import product
 
 from remat_cli.core.values.profile import OpCost
-from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again
+from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again, waited_for_again
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.bands.demands import UncutOp, band_works
 from remat_cli.splitting.bands.lowering import lower
@@ -89,7 +89,7 @@ class BandSearch:
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """Finds what fits `free_bytes` and adds least time, until `ends` on the clock; None where nothing fits."""
-        # small sources are made again, and not, where there are any
+        # what late readers wait for is made again, and not, where there is such
         has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
         for crossing, again, lean in product(CROSSINGS, (False, True) if has_any else (False,), LEANS):
             for least in self._sizes:
@@ -250,10 +250,10 @@ class BandSearch:
         return None
 
     def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:
-        """Rewrites the model in ops that suit bands of tensors from some size on; repeats small sources where asked."""
+        """Rewrites the model in ops that suit bands of tensors from some size on; repeats some where asked."""
         if (least_bytes, is_again) not in self.casts:
             if is_again:
-                found = small_sources_again(self._cast(least_bytes))
+                found = waited_for_again(small_sources_again(self._cast(least_bytes)))
             else:
                 plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
                 apart = plain

@@ -45,7 +45,9 @@ class LoopEstimate:
 
         Whole matrices, such as those of items of a batch, are what kernels work on anyhow.
         """
-        view, found = self.sized.view, 0
+        view, costs = self.sized.view, self.profile.ops
+        found = sum(costs[op].time_ns for region in self.regions for op in region.copies)
+        found -= sum(costs[op].time_ns for op in unread(view, self.regions))
         for region, tiling in zip(self.regions, self.tilings, strict=True):
             found += -(-self.sized.units_of(region) // tiling.rows) * len(region.ops) * LAUNCH_NS
             for op in (each for each in region.ops if view.rules[each].product is not None):

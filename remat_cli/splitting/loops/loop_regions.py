@@ -17,7 +17,7 @@ from remat_cli.base.clock import go_on
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.windows import WindowTiles
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
-from remat_cli.splitting.tiles.view import ModelView
+from remat_cli.splitting.tiles.view import ModelView, is_behind
 
 LEAST_FIXED = 16  # positions of a length that does not vary: fewer are not worth a loop
 PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
@@ -171,13 +171,43 @@ def find_loops(sized: SizedView, least_bytes: int, *, fixed: bool = False) -> li
                 found.append(region)
                 taken |= region.own
                 break
+        else:
+            for region in _made_twice(sized, large, name, axes, taken):
+                found.append(region)
+                taken |= region.own
     return sorted(found, key=lambda region: min(region.ops))
 
 
-def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *, copies: bool) -> LoopRegion | None:
+def _made_twice(
+    sized: SizedView, large: set[str], name: str, axes: Sequence[tuple[Dim, int]], taken: set[int]
+) -> list[LoopRegion]:
+    """Two regions that each make a tensor again: for readers who wait for what others find out of all of it.
+
+    Such as what quantises a tensor by its range. None where there are no such readers, or a rule stands in the way.
+    """
+    readers = frozenset(sized.view.readers[name])
+    late = frozenset(reader for reader in readers if is_behind(sized.view, reader, readers))
+    for cut in axes if late and late != readers else ():
+        regions = [_grown(sized, large, name, cut, copies=True, left=left) for left in (late, readers - late)]
+        closed = [region for region in regions if region is not None and is_closed(sized, region)]
+        if len(closed) == len(regions) and all(not region.own & taken for region in closed):
+            return closed
+    return []
+
+
+def _grown(
+    sized: SizedView,
+    large: set[str],
+    name: str,
+    cut: tuple[Dim, int],
+    *,
+    copies: bool,
+    left: frozenset[int] = frozenset(),
+) -> LoopRegion | None:
     """The region around a tensor, so large that no large tensor is at its edge; None where a rule stands in the way.
 
-    With `copies` what ops outside read too is made again inside, if that is cheap.
+    With `copies` what ops outside read too is made again inside, if that is cheap. Where readers of the tensor are
+    `left` outside, it is made again for the others, whatever that takes.
     """
     region = LoopRegion(cut[0], axes={name: cut[1]})
     waiting, met = [-sized.places[name]], 1  # the last in the model first; how many of the cut tensors were looked at
@@ -189,15 +219,16 @@ def _grown(sized: SizedView, large: set[str], name: str, cut: tuple[Dim, int], *
         maker = sized.makers[current]
         readers = sized.view.readers[current]
         is_new = maker not in region.ops or any(reader in region.copies for reader in readers)
-        is_copied = copies and current != name and is_new and _is_read_outside(sized, region, current)
+        is_start = current == name
+        is_copied = copies and (bool(left) or not is_start) and is_new and _is_read_outside(sized, region, current)
         if (current in sized.kept and not is_copied) or not _add(sized, region, maker, region.axes[current]):
             return None
         if is_copied:
-            if not sized.view.rules[maker].is_cheap:
+            if not (left or sized.view.rules[maker].is_cheap):
                 return None
             region.copies.add(maker)
-        for reader in () if is_copied else readers:
-            if reader not in region.ops and not _add_reader(sized, region, reader, current):
+        for reader in () if is_copied and not is_start else readers:
+            if reader not in region.ops | left and not _add_reader(sized, region, reader, current):
                 return None
         if not _is_inside(sized, region, current):
             return None  # an op that runs again outside reads it: it would have to be whole

@@ -65,12 +65,12 @@ def parts_of(rewrite: Rewrite, op: int) -> Drafts:
         return
     names = tuple(rewrite.name(f"{view.makes[op][0]}/{what}") for what in ("quantised", "scale", "zero_point"))
     yield from steps.quantised(source, names)
-    given = (*view.reads[op], *("",) * BIAS)[: BIAS + 1]
-    reads = (names[0], given[MATRIX], names[1], given[SCALE], names[2], given[ZERO_POINT], given[BIAS])
+    given = (*view.reads[op], *("",) * BIAS)
+    reads = [names[0], given[MATRIX], names[1], given[SCALE], names[2], given[ZERO_POINT], given[BIAS]]
     while not reads[-1]:
-        reads = reads[:-1]
+        reads.pop()
     rewrite.count(steps.own, op, rewrite.cast.costs[op].time_ns)
-    yield Draft(steps.own, "MatMulIntegerToFloat", reads, view.makes[op], CONTRIB)
+    yield Draft(steps.own, "MatMulIntegerToFloat", tuple(reads), view.makes[op], CONTRIB)
 
 
 @dataclass(frozen=True)
@@ -149,4 +149,5 @@ def _axis_inside(view: ModelView, op: int) -> int:
     if len(shape) <= SPATIAL or not any(view.graph.ops[reader].op_type == "ConvInteger" for reader in readers):
         return len(shape) - 1
     is_wide = shape[-1] > shape[SPATIAL]
-    return max((CHANNELS, *range(SPATIAL + 1, len(shape) - is_wide)), key=lambda axis: shape[axis])
+    inside = (CHANNELS, *range(SPATIAL + 1, len(shape) - is_wide))
+    return int(max(inside, key=shape.__getitem__))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -185,3 +185,16 @@ class ModelView:
 
 def _name(value: ir.Value | None) -> str:
     return "" if value is None else value.name or ""
+
+
+def is_behind(view: ModelView, op: int, others: Collection[int]) -> bool:
+    """Whether an op reads what follows from what some of these, itself among them, make."""
+    waiting, met = [op], {op}
+    while waiting:
+        makers = {view.tensors[name].producer for name in view.reads[waiting.pop()] if name in view.tensors}
+        if not makers.isdisjoint(others):
+            return True
+        new = {maker for maker in makers if maker is not None and maker >= min(others)} - met
+        met |= new
+        waiting += new
+    return False
