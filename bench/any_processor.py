@@ -33,7 +33,8 @@ INTRODUCTION = f"""# Files for any processor beside files for the processor here
 Made by `make bench-any`: each model at {BUDGET} of its own peak, compiled for here (x86-64 with AVX-512) and with
 `--target any`, run beside the original in fresh processes. Live: tensors, weights and inputs in a default session.
 Loading and later: by how much a process's resident memory rises. **Times were measured on a machine that was busy with
-other work and say nothing**; memory does.
+other work and say nothing**; memory does. For the same reason the searches for any processor of attention_unet,
+densenet and detector had up to ten minutes, the others 30 s.
 """
 
 
