@@ -150,4 +150,5 @@ def _axis_inside(view: ModelView, op: int) -> int:
         return len(shape) - 1
     is_wide = shape[-1] > shape[SPATIAL]
     inside = (CHANNELS, *range(SPATIAL + 1, len(shape) - is_wide))
-    return max(inside, key=shape.__getitem__)
+    longest: int = max(inside, key=shape.__getitem__)
+    return longest
