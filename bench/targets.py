@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -30,24 +30,32 @@ from bench.targets_page import HERE, page
 from remat_cli.base.errors import RematError
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.elsewhere import GUARD
+from remat_cli.onnx_io.read.compiled import runs_on_at
 
 BUILT = ROOT / "build" / "targets"
 MODELS = BUILT / "models"  # those of `bench/targets_models.py`
 BUDGETS = ("60%", "80%", "100%")  # the first with a plan
 ENCODER = ROOT / "examples" / "encoder.onnx"
 RANGES: dict[str, dict[str, int | str]] = {"encoder": {"batch": "1..4", "seq": "1..256"}}
+FOR_ANY = " for any"
+"""Behind the name of a model: rows of its file for any processor."""
 SIZES = {"encoder": {"batch": 2, "seq": 77}}  # that files for ranges are run at
+LIMIT = "2min"  # of a search, on a machine that may be busy
 LONGEST = "1h"  # that an emulator may be silent
 INTERPRETER = os.path.realpath(sys.executable)  # an emulator runs programs, not scripts that start them
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A processor, how a Python is started on it, and what must be there for that."""
+    """A processor, how a Python is started on it, and what must be there for that.
+
+    `kind` is one on which files may say that last bits differ.
+    """
 
     name: str
     command: str
     needs: tuple[str, ...] = ()
+    kind: str = ""
 
     @property
     def missing(self) -> str | None:
@@ -72,16 +80,18 @@ def arm64(cpu: str = "cortex-a76") -> Processor:
     )
 
 
-PROCESSORS = (Processor(HERE, sys.executable), x86("Haswell"), x86("Nehalem"), arm64(), arm64("max"))
+WITH_SME = replace(arm64("max"), kind="ARM with SME")
+PROCESSORS = (Processor(HERE, sys.executable), x86("Haswell"), x86("Nehalem"), arm64(), WITH_SME)
 PLACES: tuple[Processor | Package, ...] = (*PROCESSORS, *PACKAGES)
 
 
 @click.command()
 @click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
 @click.option("--processor", "names", multiple=True, help="Name of a processor; may be repeated. All when left out.")
+@click.option("--target", "targets", multiple=True, type=click.Choice(["here", "any"]), default=("here", "any"))
 @click.option("--write", is_flag=True, help="Make the table of the rows that are there.")
 @shard_option
-def main(only: Sequence[str], names: Sequence[str], write: bool, shard: Shard) -> None:
+def main(only: Sequence[str], names: Sequence[str], targets: Sequence[str], write: bool, shard: Shard) -> None:
     """Run what is missing, or write the table."""
     if write:
         BENCH.write()
@@ -100,7 +110,8 @@ def main(only: Sequence[str], names: Sequence[str], write: bool, shard: Shard) -
             return rows(keys[0][0], path, [there[place] for _, place in keys], Path(folder))
 
         paths = _paths(tuple(only), Path(folder))
-        BENCH.run((Case(path, [(name, each) for each in there]) for name, path in paths), measured, shard=shard)
+        files = ((f"{name}{FOR_ANY if each == 'any' else ''}", path) for name, path in paths for each in targets)
+        BENCH.run((Case(path, [(name, each) for each in there]) for name, path in files), measured, shard=shard)
 
 
 def _told(row: Row) -> str:
@@ -116,12 +127,12 @@ def _paths(only: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Path]]:
 
 def rows(name: str, path: Path, places: Sequence[Processor | Package], folder: Path) -> Iterator[Row]:
     """One compile, and what became of its file in each place."""
-    output = folder / f"{name}.compiled.onnx"
-    made = compiled(path, output, RANGES.get(name))
+    output, model = folder / f"{path.stem}.compiled.onnx", name.removesuffix(FOR_ANY)
+    made = compiled(path, output, RANGES.get(model), "here" if name == model else "any")
     if made is None:
         yield {"model": name, "processor": HERE, "outcome": "not compiled"}
         return
-    sizes = SIZES.get(name, {})
+    sizes = SIZES.get(model, {})
     for place in places:
         found = (
             processor_row(place, path, output, sizes)
@@ -132,11 +143,20 @@ def rows(name: str, path: Path, places: Sequence[Processor | Package], folder: P
         yield {**told, **made, **found}
 
 
-def compiled(path: Path, output: Path, ranges: dict[str, int | str] | None) -> Row | None:
+def compiled(path: Path, output: Path, ranges: dict[str, int | str] | None, target: str = "here") -> Row | None:
     """The smallest of the budgets for which there is a plan, written, and what it predicts; None: there is none."""
     for budget in BUDGETS:
         try:
-            report = remat_cli.compile(path, budget=budget, dim=ranges, output=output, verify="off", force=True)
+            report = remat_cli.compile(
+                path,
+                budget=budget,
+                dim=ranges,
+                target=target,
+                output=output,
+                time_limit=LIMIT,
+                verify="off",
+                force=True,
+            )
         except RematError as error:
             click.echo(f"{path.stem}: {error}")
             return None
@@ -160,13 +180,14 @@ def processor_row(
     )
     if not done.stdout:
         return {"outcome": "DIED", "message": done.stderr.strip()[-300:]}
-    (found,) = json.loads(done.stdout)["verified_on"]
+    (found,), runs_on = json.loads(done.stdout)["verified_on"], runs_on_at(compiled)
     seen = found["verification"] or {}
     return {
         "runtime": found["place"]["onnxruntime"],
         "outcome": outcome(found),
         "message": found["message"],
         "difference": found["difference"],
+        "is_told": processor.kind in runs_on.unlike if runs_on is not None else False,
         "order": seen.get("order_honoured"),
         "process": seen.get("process"),
         "peak_bytes": seen.get("measured_peak_bytes"),

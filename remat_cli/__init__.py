@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from remat_cli.commands.run import LoadedPlan
     from remat_cli.contest.report.bench_run import BenchReport
     from remat_cli.contest.report.compare_report import CompareReport
+    from remat_cli.contest.report.sweep_report import SweepReport
     from remat_cli.core.files.plan_file import PlanFile
     from remat_cli.pipelines.report.partition import PartitionReport
     from remat_cli.pipelines.report.pipeline_run import PipelineRunReport
@@ -55,6 +56,7 @@ __all__ = [
     "read_plan",
     "run",
     "solve",
+    "sweep",
     "train",
     "verify",
 ]
@@ -93,6 +95,7 @@ def compile(
     inputs: str | Path | None = None,
     target: str | None = None,
     portable: bool | None = None,
+    runtime: str | None = None,
     plain: bool | None = None,
     session: Mapping[str, bool | int | str] | None = None,
     intra_op_threads: int | None = None,
@@ -455,6 +458,42 @@ def bench(
 
     request = bench_request(Path(file), {**words, **paths, "threads": threads})
     return run_bench(request, _listening(on_progress))
+
+
+def sweep(
+    model: str | Path,
+    *,
+    budgets: str | Sequence[str | float] = "20..100%",
+    batch: str | int | Sequence[int] | None = None,
+    executor: str = "local",
+    resume: bool = False,
+    output: str | Path | None = None,
+    svg: str | Path | None = None,
+    force: bool | None = None,
+    max_overhead: str | float | None = None,
+    time_limit: str | float | None = None,
+    verify: bool | str | None = None,
+    dim: Mapping[str, int | str] | None = None,
+    inputs: str | Path | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    config: str | Path | None = None,
+    on_progress: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> SweepReport:
+    """Compile a model at many budgets, and batches, each case in a process of its own, and tell what each costs.
+
+    Rows are in the file `output` as they come, and `resume` keeps those. Other keywords are those of `compile`.
+
+    Raises:
+        RematError: the model, a value or the file of rows cannot be used.
+    """
+    given = {key: value for key, value in locals().items() if key not in ("model", "executor", "resume")}
+    from remat_cli.contest.commands.sweep import sweep_words
+
+    sizes = str(batch) if isinstance(batch, int) else _words(batch)
+    words = {**given, "budgets": _words(budgets), "batch": sizes}
+    return sweep_words(Path(model), words, executor, resume, _listening(on_progress))
 
 
 def load(plan: str | Path) -> LoadedPlan:

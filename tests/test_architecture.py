@@ -31,7 +31,7 @@ ONLY_IN = {
     "onnxruntime": {"runtime"},
     "ortools": {"solvers", "pipelines/solve"},
     "numba": {"solvers", "pipelines/solve"},
-    "ray": {"pipelines/run"},
+    "ray": {"pipelines/run", "contest"},
     "click": {"cli", "pipelines/cli", "contest/cli"},
     "rich": {"cli", "report"},
 }

@@ -19,8 +19,10 @@ SOLVERS = (ROOT / "docs" / "solvers.md").read_text()
 PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
 RESULTS = ("*.remat.onnx*", "*.plan.json", "*.train.onnx*", "*.state.npz", "*.failed.onnx*", "*.gated.onnx*")
+RESULTS = (*RESULTS, "*.sweep.jsonl")
 LONG = ("max-batch", "inception", "chain.train", "densenet", "encoder", "20MiB", "--max-tensor", "small.train")
 LONG = (*LONG, "thorough", "compare", "bench", "24MiB", "chain.onnx --budget 50%", "digits.train.onnx --budget")
+LONG = (*LONG, "sweep")
 """Commands with these words take many seconds: they run where the whole README does, and are looked at below."""
 
 

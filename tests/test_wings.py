@@ -20,7 +20,7 @@ ROWS = {
     "paging": {"compiling/ways.py"},
 }
 """Where the tables lie that name a wing; the first is the front door, whose functions for it go with it."""
-LOST = {"pipelines": {"partition"}, "contest": {"compare", "bench"}, "sessions": set(), "paging": set()}
+LOST = {"pipelines": {"partition"}, "contest": {"compare", "bench", "sweep"}, "sessions": set(), "paging": set()}
 SCRIPT = """
 import importlib, pkgutil, sys
 import remat_cli

@@ -29,6 +29,7 @@ import psutil
 from remat_cli.base.errors import RematError
 from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.garbage import rare_collection
+from remat_cli.base.run_count import counting, ran
 
 
 def available_cores() -> int:
@@ -182,7 +183,8 @@ class Worker(Generic[Answer]):
             code = self.process.wait()
             lines = (self.folder / STDERR).read_text(errors="replace").split("\n")
             raise ProcessDied(code, next((line.strip()[:300] for line in reversed(lines) if line.strip()), ""))
-        answer = pickle.loads((self.folder / ANSWER).read_bytes())
+        answer, runs = pickle.loads((self.folder / ANSWER).read_bytes())
+        ran(runs)
         if isinstance(answer, RematError):
             raise answer
         result: Answer = answer
@@ -315,12 +317,13 @@ def _work(function: Callable[[Any, Tell], Any], job: Any, folder: Path, pipe: in
         def tell(*message: object) -> None:
             out.write(json.dumps(message).encode() + b"\n")
 
-        try:
-            answer = function(job, tell)
-        except RematError as error:
-            answer = error
+        with counting() as count:
+            try:
+                answer = function(job, tell)
+            except RematError as error:
+                answer = error
         unfinished = folder / "unfinished"
-        unfinished.write_bytes(pickle.dumps(answer))
+        unfinished.write_bytes(pickle.dumps((answer, count.runs)))
         unfinished.rename(folder / ANSWER)
 
 

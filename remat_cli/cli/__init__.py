@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "solvers": "remat_cli.cli.solvers:solvers_command",
     "compare": "remat_cli.contest.cli.compare:compare_command",
     "bench": "remat_cli.contest.cli.bench:bench_command",
+    "sweep": "remat_cli.contest.cli.sweep:sweep_command",
 }
 
 ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for bit, on stock ONNX Runtime.

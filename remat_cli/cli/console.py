@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
+from remat_cli.base.run_count import counting
 from remat_cli.cli.progress import Lines, LiveLine, Stopper, Watcher
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def watching(printing: Printing) -> Iterator[Progress]:
     is_live = sys.stderr.isatty() and not printing.quiet
     live = LiveLine(stopper, has_color=printing.color) if is_live else None
     show = live.show if live else Lines(None if printing.quiet else sys.stderr).show
-    watcher = Watcher(show, stopper, is_verbose=printing.verbose)
-    with stopper.installed():
+    with stopper.installed(), counting() as count:
+        watcher = Watcher(show, stopper, count, is_verbose=printing.verbose)
         try:
             yield Progress(watcher.tell, watcher.should_stop)
         finally:

@@ -97,6 +97,12 @@ writing_options = group(
         help="Put weights as kernels pack them into OUT.onnx.data too: ONNX Runtime 1.21 or newer. [yes]",
     ),
     _option("--count-mapped/--no-count-mapped", help="Count mapped files against a budget on the process. [no]"),
+    _option(
+        "--runtime",
+        "runtime",
+        metavar="VERSIONS",
+        help="Versions of ONNX Runtime the file is for: '>=1.24', 1.24..1.32 or ==1.28. [all that have its ops]",
+    ),
     _option("--plain/--no-plain", help="Leave out the form in which later runs take no more than the first. [no]"),
     _option(
         "--session",
@@ -117,14 +123,15 @@ model_options = group(
         multiple=True,
         metavar="NAME=SIZE",
         help="Bind a symbolic dimension: --dim batch=8; or a range of sizes: --dim seq=1..8192; in steps: "
-        "--dim height=32..256:16.",
+        "--dim height=32..256:16; or what is a sum of others: --dim total=past+seq.",
     ),
     _option(
         "--limit",
         "limits",
         multiple=True,
-        metavar="PRODUCT<=N",
-        help="Of ranges of sizes, only those in which a product is so small: --limit 'batch*seq<=16384'.",
+        metavar="SUM<=N",
+        help="Of ranges of sizes, only those in which a product or a sum is so small: --limit 'batch*seq<=16384', "
+        "--limit 'past+seq<=4096'.",
     ),
     _option(
         "--input-shape",

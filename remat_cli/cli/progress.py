@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import msgspec
 
 from remat_cli.base.progress import SOLVING, STOPPABLE, Advance, Detail, Event, Incumbent, Note, Stage
+from remat_cli.base.run_count import RunCount
 
 REFRESH_SECONDS = 0.2
 
@@ -45,13 +46,15 @@ class Stopper:
 
 
 class Took(msgspec.Struct, frozen=True):
-    """A stage has ended."""
+    """A stage has ended, in which models ran so often."""
 
     stage: str
     seconds: float
+    runs: int = 0
 
     def __str__(self) -> str:
-        return f"{self.stage}: {self.seconds:.2f} s"
+        ran = f", {self.runs} run{'s' * (self.runs != 1)}" if self.runs else ""
+        return f"{self.stage}: {self.seconds:.2f} s{ran}"
 
 
 Show = Callable[[Event | Took | None, float], None]
@@ -59,10 +62,11 @@ Show = Callable[[Event | Took | None, float], None]
 
 
 class Watcher:
-    """Knows the stage and when it began, and what Ctrl-C means there; with `is_verbose` says how long each took."""
+    """Knows the stage and when it began, and what Ctrl-C means there; with `is_verbose` says what each took."""
 
-    def __init__(self, show: Show, stopper: Stopper, *, is_verbose: bool) -> None:
+    def __init__(self, show: Show, stopper: Stopper, count: RunCount, *, is_verbose: bool) -> None:
         self._show = show
+        self._count, self._ran = count, 0
         self._stopper = stopper
         self._is_verbose = is_verbose
         self._stage = ""
@@ -74,7 +78,7 @@ class Watcher:
             if event.text == self._stage:
                 return
             self.end_stage()
-            self._stage, self._started = event.text, time.monotonic()
+            self._stage, self._started, self._ran = event.text, time.monotonic(), self._count.runs
             self._stopper.is_searching = event.text in STOPPABLE
         self._show(event, self._started)
 
@@ -86,7 +90,8 @@ class Watcher:
     def end_stage(self) -> None:
         """End the stage that runs, if one does."""
         if self._stage and self._is_verbose:
-            self._show(Took(self._stage, time.monotonic() - self._started), self._started)
+            seconds, runs = time.monotonic() - self._started, self._count.runs - self._ran
+            self._show(Took(self._stage, seconds, runs), self._started)
         self._stage = ""
 
 

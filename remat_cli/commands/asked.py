@@ -92,6 +92,7 @@ def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest
         checks=settings.checks,
         files=WeightFiles(settings.external_data, settings.packed_weights),
         count_mapped=settings.count_mapped,
+        least=settings.least_bounds,
     )
 
 

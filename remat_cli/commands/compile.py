@@ -1,31 +1,38 @@
 """The compiler on one page: load, optimise, profile, plan, rewrite, verify, write. Values in, reports out."""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from remat_cli.base.errors import ConfigError, InputError, RematError
 from remat_cli.base.progress import Progress
+from remat_cli.base.run_count import counting
+from remat_cli.base.stage_costs import StageCosts
 from remat_cli.commands.asked import request_of
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.one_model.forms import Forms
 from remat_cli.compiling.plan import begun, plan_model, within_overhead
-from remat_cli.compiling.planned import PlannedModel, Refused
-from remat_cli.compiling.prepare import work_folder
+from remat_cli.compiling.planned import OneModel, PlannedModel, Refused
+from remat_cli.compiling.platform import Platform
+from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
 from remat_cli.compiling.process.layouts import may_stay_as_here
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
+from remat_cli.compiling.runs_on import may_be_packed, refuse_late_needs, refuse_unknown_versions
+from remat_cli.compiling.search.family_dims import fuller_sizes
+from remat_cli.compiling.search.kept_curve import kept_curve
 from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
 from remat_cli.core.values.conditions import KINDS_OF
 from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
+from remat_cli.onnx_io.write.least_imports import asking_least
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
 from remat_cli.report.elsewhere import EXIT_ERROR
@@ -61,7 +68,7 @@ def _for_target(settings: Settings, forms: Forms, progress: Progress) -> TargetR
     work = forms.work / settings.target
     work.mkdir(exist_ok=True)
     report = compile_form(settings, forms, work, progress)
-    here = forms.found[0].runtime.kind
+    here = forms.found[0][1].runtime.kind
     kinds = (here,) if settings.target == "here" else KINDS_OF.get(settings.target, (settings.target,))
     was_run = report.verification is not None
     known: dict[str, Known] = {kind: "run" if was_run and kind == here else "predicted" for kind in kinds}
@@ -84,32 +91,27 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
 
 def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:
     """The same in a folder of its own, of a model that may have been prepared for another target already."""
+    with counting() as count:
+        costs = StageCosts(count)
+        report = _compiled(settings, forms, work, costs.listening(progress))
+        return msgspec.structs.replace(report, stages=costs.ended())
+
+
+def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:
+    """What all stages come to."""
     started, model = time.monotonic(), forms.model
     request, targets = request_of(settings, settings.compile_scope), output_paths(model, settings)
     asked = way_asked(request.conditions)
     asked.refuse(request)
-    is_verified = settings.verify != "off"
-    prepared = forms.prepared(request.conditions, progress)
-    if may_stay_as_here(prepared):
-        request = request.as_here()
-        prepared = forms.prepared(request.conditions, progress)
-    _keep_data_of(prepared.source, targets.model)
-    subject = asked.subject(prepared, request, work, progress)
-    request = replace(request, search=begun(request.search, prepared, subject.platform))
-    if request.process_budget_bytes is not None:
-        planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
-        settled = planning.settled(verified=is_verified)
-    else:
-        planned = plan_model(subject.prepared, subject.platform, request, work, progress)
-        settled = Settled(subject.of(planned, prepared), None)
-        if is_verified:
-            settled = settle(settled.planned, Settling(request, work, progress))
+    refuse_unknown_versions(request.conditions.runtimes)
+    reached = _at_fullest(_Task(forms, targets.model, work, progress, settings.verify != "off"), request)
+    request, prepared, settled = reached.request, reached.prepared, reached.settled
     planned = within_overhead(settled.planned, request.search)
     settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
     report: CompileReport = way(settled.planned.kind).report(model, settled)
     if isinstance(settled.planned, Refused):
         needs_bytes = (
-            None if progress.should_stop() else plain_process_bytes(prepared, subject.platform, request, work, progress)
+            None if progress.should_stop() else plain_process_bytes(prepared, reached.platform, request, work, progress)
         )
         known = asked_in_vain(request, settled.planned, needs_bytes)
         told = (*report.warnings, *asked.told(settled.planned))
@@ -130,6 +132,81 @@ def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progres
     return msgspec.structs.replace(report, asked=known, seconds=time.monotonic() - started)
 
 
+@dataclass(frozen=True)
+class _Task:
+    """A model to plan in a folder, and where it will be written."""
+
+    forms: Forms
+    output: Path
+    work: Path
+    progress: Progress
+    is_verified: bool
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What came of a request as far as the model allows it: of many sizes, planned at the largest that it names."""
+
+    request: CompileRequest
+    prepared: Prepared
+    platform: Platform
+    settled: AnySettled
+
+
+def _at_fullest(task: _Task, request: CompileRequest) -> _Tried:
+    """Plan a model; of many sizes once more for other largest ones, where runs at these held more than was promised.
+
+    At which sizes most is held depends on the plan too: tiles leave other tensors the largest. A share stays one of
+    what the model holds at the sizes at which it holds the most.
+    """
+    found, tried = _tried(task, request), list[dict[str, int]]()
+    while True:
+        at, planned = found.request.conditions, found.settled.planned
+        tried.append(at.dims)
+        sizes = fuller_sizes(at, found.settled.seen)
+        if sizes is None or sizes in tried or not isinstance(planned, OneModel) or task.progress.should_stop():
+            return found
+        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        task.progress.note(f"planned again for {said}, where runs held more than at the sizes that were planned")
+        asked = found.request.asked.at_most(planned.answer.question.budget_bytes)
+        request = replace(request, asked=asked, conditions=msgspec.structs.replace(request.conditions, dims=sizes))
+        found = _tried(task, request)
+
+
+def _tried(task: _Task, request: CompileRequest) -> _Tried:
+    work, progress, asked = task.work, task.progress, way_asked(request.conditions)
+    prepared, request = _form_to_plan(task.forms, request, progress)
+    _keep_data_of(prepared.source, task.output)
+    subject = asked.subject(prepared, request, work, progress)
+    request = replace(request, search=begun(request.search, prepared, subject.platform))
+    if request.process_budget_bytes is not None:
+        planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
+        settled = planning.settled(verified=task.is_verified)
+    else:
+        planned = plan_model(subject.prepared, subject.platform, request, work, progress)
+        settled = Settled(subject.of(planned, prepared), None)
+        if task.is_verified:
+            settled = settle(settled.planned, Settling(request, work, progress))
+    return _Tried(request, prepared, subject.platform, settled)
+
+
+def _form_to_plan(forms: Forms, request: CompileRequest, progress: Progress) -> tuple[Prepared, CompileRequest]:
+    """The model in the form that is planned, and the request as far as that form and the versions it is for allow it.
+
+    Raises:
+        ModelError: it has what one of these versions does not have.
+    """
+    prepared = forms.prepared(request.conditions, progress)
+    if may_stay_as_here(prepared):
+        request = request.as_here()
+        prepared = forms.prepared(request.conditions, progress)
+    refuse_late_needs(asking_least(prepared.reference), request.conditions.runtimes, prepared.runtime.version)
+    request = replace(request, conditions=prepared.conditions)  # at the sizes at which the model holds the most
+    if not may_be_packed(prepared):
+        request = replace(request, files=msgspec.structs.replace(request.files, packed=False))
+    return prepared, request
+
+
 def _keep_data_of(source: SourceModel, output: Path) -> None:
     """Refuse an output whose weights would take the place of the source's.
 
@@ -147,7 +224,7 @@ def _written(
     """Write model and plan; where verification failed only the model, under another name."""
     request, seen, found = settled.files_for(asked), settled.seen, way(planned.kind)
     draft: PlanFile = found.record(planned, request)
-    report = msgspec.structs.replace(report, asked=found.asked(draft, planned.whole))
+    report = msgspec.structs.replace(report, asked=found.asked(draft, kept_curve(planned.whole, asked).curve()))
     if seen is not None and not seen.passed:
         found.save(planned, targets.failed, request)
         return msgspec.structs.replace(report, failed_output=str(targets.failed), warnings=seen.notes)

@@ -9,13 +9,16 @@ from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.compiling.ask import ask, budget_of_plan
 from remat_cli.compiling.one_model.plan import propose_regions
-from remat_cli.compiling.prepare import prepare, work_folder
+from remat_cli.compiling.prepare import work_folder
 from remat_cli.compiling.process.as_given import forecast_of_file
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.record import elsewhere, find_file
+from remat_cli.compiling.search.family_dims import prepare_at_fullest
+from remat_cli.compiling.search.ladder import ladder
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.values.budget import WHOLE
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
@@ -50,7 +53,7 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
         return _inspected_plan(path, settings)
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
-        prepared = prepare(path, settings.conditions, work, progress)
+        prepared = prepare_at_fullest(path, settings.conditions, work, progress)
         platform = profile_model(prepared, settings.conditions, progress)
         forecast = forecast_of_file(prepared, platform.profile, work, progress)
         request = None if settings.budget is None else request_of(settings, settings.compile_scope)
@@ -76,6 +79,9 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
             is_as_written=condition.is_as_written,
             warnings=(*condition.warnings, *report.warnings),
         )
+        if settings.conditions.may_be_alone and settings.family is None:
+            asked_for = request_of(msgspec.structs.replace(settings, budget=WHOLE), "live")
+            report = msgspec.structs.replace(report, ladder=ladder(prepared, platform, asked_for, work))
         if request is None or settings.split == "off":
             return report
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)

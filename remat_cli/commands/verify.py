@@ -15,6 +15,7 @@ from remat_cli.compiling.one_model.verify_file import read_pair, verify_file
 from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.record import elsewhere, find_file, whole_sha256
+from remat_cli.compiling.search.kept_curve import curve_of_plan
 from remat_cli.compiling.verify import verify_plan as run_both
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_check import check_graph_of
@@ -195,7 +196,7 @@ def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyRepor
             *elsewhere(read),
             *found.notes,
         ),
-        asked=found_way.asked(read, whole),
+        asked=found_way.asked(read, curve_of_plan(read, whole)),
     )
     return found_way.verified(report)
 
@@ -285,10 +286,12 @@ def _as_requested(plan: PlanFile, conditions: Conditions) -> Conditions:
         devices=way(plan.kind).devices(plan),
         portable=request.portable,
         target=request.target,
+        runtimes=request.runtimes,
         plain=request.plain,
         session=request.session,
         intra_op_threads=plan.profile.provenance.intra_op_threads or (0 if runs_on is None else runs_on.threads),
         dims=request.dims,
+        summed=request.summed,
         family=request.family,
         input_shapes=request.input_shapes,
         custom_ops=request.custom_ops,

@@ -1,7 +1,7 @@
 """What a compile is asked for, and the one place where a budget is resolved: against a model, an instance, a plan."""
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -30,7 +30,8 @@ class CompileRequest:
     """Conditions, the budget as it was asked for, the search, and which splits may be made.
 
     `files` says where weights go, and `count_mapped` counts pages of a data file against a budget on the process.
-    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified.
+    `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified. For `min` the plan
+    has the `least` of live bytes, or the smallest process.
     """
 
     conditions: Conditions
@@ -41,6 +42,7 @@ class CompileRequest:
     checks: Checks = CHECKS
     files: WeightFiles = IN_FILES
     count_mapped: bool = False
+    least: Literal["live", "process"] = "live"
 
     @property
     def process_budget_bytes(self) -> int | None:
@@ -60,7 +62,8 @@ def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
     """The problem under the user's budgets; `min` starts at the baseline's peak.
 
     A percentage of a memory refers to what the best device on it needs when that runs the whole model by itself, with
-    what its provider keeps of free buffers; that number of bytes is 100 %.
+    what its provider keeps of free buffers; that number of bytes is 100 %. Where the target's memory is bounded, the
+    budget is what that leaves beside the file, if it is less.
     """
     roomy = platform.problem(overlap=request.overlap)
     budgets = {}
@@ -73,7 +76,11 @@ def ask(platform: Platform, request: CompileRequest) -> BudgetQuestion:
         if has_cache(platform.specs, memory.name):
             peak_bytes = max(peak_bytes, cut_of(platform, roomy, plan).peak_bytes[number])
         fixed_bytes = fixed_bytes_of(roomy, plan.schedule)[number]
-        budgets[memory.name] = resolve(request.asked.for_device(memory.name), fixed_bytes, peak_bytes)
+        budget = resolve(request.asked.for_device(memory.name), fixed_bytes, peak_bytes)
+        most_bytes = request.conditions.most_live_bytes(sum(each.weight_bytes for each in platform.profiles))
+        if most_bytes is not None and budget.bytes > most_bytes:
+            budget = Budget(most_bytes, "live", "typed")
+        budgets[memory.name] = budget
     problem = platform.problem({name: budget.bytes for name, budget in budgets.items()}, request.overlap)
     names = tuple(op.name for op in platform.graph.ops) if len(problem.ops) == len(platform.graph.ops) else ()
     origins: set[Origin] = {budget.origin for budget in budgets.values()}

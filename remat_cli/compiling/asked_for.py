@@ -6,10 +6,9 @@ from functools import partial
 
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import Refused
-from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.search.known_splits import known_splits
+from remat_cli.compiling.search.kept_curve import kept_curve
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.schedule.splits import SplitOptions, parse_split_axis
+from remat_cli.core.values.curve import TradeOff
 from remat_cli.core.values.promises import Asked, CheaperBudget
 from remat_cli.report.solution import CHEAPEST_PERCENT
 
@@ -18,16 +17,16 @@ CHEAPER = 0.75
 WHOLE_PERCENT = 100
 
 
-def asked_of(plan: PlanFile, whole: Prepared | None = None) -> Asked:
-    """What a plan was asked for; cheaper budgets are looked up where the model before splitting is given."""
+def asked_of(plan: PlanFile, curve: TradeOff | None = None) -> Asked:
+    """What a plan was asked for; cheaper budgets are looked up where the curve of its model is given."""
     request, process = plan.request, plan.promise.process
     counted = None if process is None else process.counted_bytes(with_mapped=request.count_mapped)
     return Asked(
         process_budget_bytes=request.process_budget_bytes,
         process_bytes=None if counted is None else counted + plan.graph.input_bytes,
         max_overhead_percent=request.max_overhead_percent,
-        cheaper=None if whole is None else _cheaper(plan, whole),
-        is_looked_up=whole is not None,
+        cheaper=None if curve is None else _cheaper(plan, curve),
+        is_looked_up=curve is not None,
     )
 
 
@@ -41,7 +40,7 @@ def asked_in_vain(request: CompileRequest, refused: Refused, plain_bytes: int | 
     most = None if share is None else 100 * float(share)
     is_dear = most is not None and CHEAPEST_PERCENT in refused.answer.run.facts
     share_of = partial(_share, question.problem.memories[0].fixed_bytes, question.baseline.peak)
-    known = _known(refused.whole, request.splits, share_of) if is_dear else ()
+    known = _known(kept_curve(refused.whole, request).curve(), share_of) if is_dear else ()
     affordable = (each for each in known if most is not None and each.overhead_percent <= most)
     return Asked(
         process_budget_bytes=request.process_budget_bytes,
@@ -52,21 +51,16 @@ def asked_in_vain(request: CompileRequest, refused: Refused, plain_bytes: int | 
     )
 
 
-def _cheaper(plan: PlanFile, whole: Prepared) -> CheaperBudget | None:
+def _cheaper(plan: PlanFile, curve: TradeOff) -> CheaperBudget | None:
     """The least budget of those that this and earlier compiles of the model led to whose plan takes less time."""
     own = 100 * (plan.solved.time_ns / max(1, plan.solved.baseline_time_ns) - 1)
     request = plan.request
-    options = SplitOptions(
-        max_tiles=request.max_tiles,
-        axis=parse_split_axis(request.split_axis),
-        allow_reassociation=request.allow_reassociation,
-    )
     profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
     share_of = partial(_share, profile.fixed_bytes, plan.promise.baseline_peak_bytes)
     bounded = plan.promise.peak_bytes
     if request.process_budget_bytes is None:  # else its live bytes are no budget that the user wrote
         bounded = max(bounded, request.budget_bytes)
-    return next_cheaper(_known(whole, options, share_of), share_of(bounded), own)
+    return next_cheaper(_known(curve, share_of), share_of(bounded), own)
 
 
 def next_cheaper(known: Iterable[CheaperBudget], own_share: float, own_overhead: float) -> CheaperBudget | None:
@@ -76,10 +70,10 @@ def next_cheaper(known: Iterable[CheaperBudget], own_share: float, own_overhead:
     return _least_above(own_share, less)
 
 
-def _known(whole: Prepared, options: SplitOptions, share_of: Callable[[int], float]) -> Iterator[CheaperBudget]:
+def _known(curve: TradeOff, share_of: Callable[[int], float]) -> Iterator[CheaperBudget]:
     """What this and earlier compiles of a model led to."""
-    for known in known_splits(whole, options):
-        yield CheaperBudget(math.ceil(share_of(known.budget_bytes)), 100 * (known.relative_time - 1))
+    for point in curve.points:
+        yield CheaperBudget(math.ceil(share_of(point.budget_bytes)), point.overhead_percent)
 
 
 def _least_above(share: float, found: Iterable[CheaperBudget]) -> CheaperBudget | None:

@@ -31,7 +31,7 @@ from remat_cli.compiling.prepare import (
     written_interface,
 )
 from remat_cli.compiling.profile import profile_inside
-from remat_cli.compiling.search.family_dims import dims_of_all
+from remat_cli.compiling.search.family_dims import dims_of_all, prepare_at_fullest
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.family import told
@@ -66,7 +66,7 @@ def prepare_at_any(
         RuntimeFailure: the machine has too little memory, time or disk for them, at any size.
     """
     try:
-        return prepare(path, conditions, work, progress, known)
+        return prepare_at_fullest(path, conditions, work, progress, known)
     except RuntimeFailure as failure:
         if not lacks_memory(failure):
             raise

@@ -7,24 +7,11 @@ import msgspec
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.measure.profilers import Measured
-from remat_cli.splitting.tiles.propose import SplitForm
 
 RUNS, WARMUPS = 4, 1
-
-
-class KnownSplit(msgspec.Struct, frozen=True):
-    """A plan with splits of one `form`, found under `options` by a search for `target_bytes` of activations.
-
-    It keeps a budget of `budget_bytes`, and takes `relative_time` times as long as the model in its own order.
-    """
-
-    options: str
-    target_bytes: int
-    budget_bytes: int
-    relative_time: float
-    form: SplitForm = "regions"
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -34,8 +21,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     default session runs it, once a verification has found it. Of a split model: `has_same_bits` is false where its
     outputs are only close to those of the whole one, and `relative_time` is how long a run takes, as a multiple of the
     whole model's. Of a whole model: `can_be_raised` says whether it has the same bits under the newer opset that
-    filling tiles in place needs (None: not tried), `splits` are plans with splits that were found, and `alike` are keys
-    of user's files whose outputs it was seen to have, to the last bit, at these sizes.
+    filling tiles in place needs (None: not tried), `alike` are keys of user's files whose outputs it was seen to have,
+    to the last bit, at these sizes, and `processes` what processes hold that load and run such a file, by how they do.
     """
 
     types: dict[str, tuple[TensorType, ...]]
@@ -45,8 +32,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     has_same_bits: bool = True
     relative_time: float | None = None
     can_be_raised: bool | None = None
-    splits: tuple[KnownSplit, ...] = ()
     alike: tuple[str, ...] = ()
+    processes: dict[str, ProcessMemory] = {}
 
 
 def cache_scope(spec: DeviceSpec, conditions: Conditions) -> CacheScope:

@@ -26,6 +26,7 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
 from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.onnx_io.read.body_wiring import body_wiring
 from remat_cli.onnx_io.read.copies import copy_of
@@ -50,6 +51,7 @@ from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.ort_rules.layout import WholeLayout, whole_layout
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
+from remat_cli.ort_rules.versions import newest_of
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
 from remat_cli.runtime.observe.sight import Sight, look
 from remat_cli.runtime.sessions.array_file import shapes_of
@@ -198,7 +200,7 @@ def read_model(path: Path, conditions: Conditions) -> ReadModel:
         ModelError: the model or the inputs file cannot be used.
     """
     fed = {str(file): shapes_of(file) for file in conditions.all_inputs}
-    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed)
+    bindings = DimBindings(conditions.dims, conditions.input_shapes, fed=fed, summed=conditions.summed)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     has_seeds = give_seeds(source.ir)
     told, first = told_inputs(source.ir), (inputs_of(source.ir), state_file(source))
@@ -244,7 +246,7 @@ def prepare(
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
-        runtime=runtime_here(work, conditions.session),
+        runtime=runtime_here(work, conditions.session, newest_of(conditions.runtimes)),
         source=source.typed_as(found.reference),
         reference=found.reference,
         reference_path=found.path,
@@ -451,6 +453,28 @@ def remember_cap(prepared: Prepared, verification: OneModelSeen, conditions: Con
     found = verification.original_smallest_cap_bytes
     if found is not None and verification.cap_options == "default" and prepared.facts.smallest_cap_bytes is None:
         remember_facts(prepared.reference_sha256, conditions, smallest_cap_bytes=found)
+
+
+def known_process(prepared: Prepared) -> ProcessMemory | None:
+    """What processes were seen to hold that load and run the user's file as it is asked for now; None: not seen yet."""
+    facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
+    return None if facts is None else facts.processes.get(_process_key(prepared))
+
+
+def remember_process(prepared: Prepared, verification: OneModelSeen, conditions: Conditions) -> None:
+    """Keep what a process of the user's file holds, which depends on nothing that a plan changes."""
+    seen = verification.process
+    if seen and seen.original is not None and known_process(prepared) is None and prepared.runnable is None:
+        facts = known_facts_of(prepared.reference_sha256, conditions)
+        known = {} if facts is None else facts.processes
+        processes = {**known, _process_key(prepared): seen.original}
+        remember_facts(prepared.reference_sha256, conditions, processes=processes)
+
+
+def _process_key(prepared: Prepared) -> str:
+    """The user's file, and how sessions of it are opened."""
+    settings = asked_settings(prepared.conditions)
+    return f"{prepared.original.key} {prepared.source.sha256} {settings} {prepared.conditions.session.concurrency}"
 
 
 def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int, model: Any = None) -> ProfileRequest:

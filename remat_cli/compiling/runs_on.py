@@ -6,27 +6,32 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.base.errors import ModelError
+from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.files import WORK_FOLDER
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, RunsOn
+from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, UNLIKE, RunsOn
+from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.onnx_io.read.layout import uses_blocks
-from remat_cli.onnx_io.write.op_versions import loads_from
+from remat_cli.onnx_io.write.op_versions import loads_from, needs_of
 from remat_cli.onnx_io.write.processor_guard import guard_in
-from remat_cli.ort_rules.versions import SAME_BITS_FROM, TRIED_UP_TO, newest
+from remat_cli.ort_rules.records import RECORDS
+from remat_cli.ort_rules.versions import PACKED_FROM, SAME_BITS_FROM, TRIED_UP_TO, newest, newest_of, numbers_of
 from remat_cli.splitting.rules.table import is_for_threads
 
 
-def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool, threads: int = 0) -> RunsOn:
+def runs_on_of(
+    model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool, threads: int = 0, has_tiles: bool = False
+) -> RunsOn:
     """Where a model runs as it is about to be written.
 
     `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens. Its
-    bits are those of the original with so many `threads` (0: with any number).
+    bits are those of the original with so many `threads` (0: with any number). `has_tiles`: some of its ops are parts.
     """
-    made_with = prepared.runtime.version
+    made_with, asked = prepared.runtime.version, prepared.conditions.runtimes
+    refuse_late_needs(model, asked, made_with, is_packed=is_packed)
     loads = loads_from(model, made_with, is_packed=is_packed)
     session = prepared.conditions.session
     as_compared = msgspec.structs.replace(session, threads=threads) if threads else session
@@ -42,7 +47,52 @@ def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool,
         session=session.words,
         threads=threads,
         target=prepared.conditions.target,
+        unlike=UNLIKE if has_tiles and prepared.layout is not None else (),
+        runtimes="" if asked is None else "..".join(dict.fromkeys((asked.oldest, newest_of(asked)))),
     )
+
+
+def refuse_unknown_versions(asked: RuntimeRange | None) -> None:
+    """Refuse versions of the runtime of which there is no record.
+
+    Raises:
+        ConfigError: the oldest or the newest is one of those.
+    """
+    if asked is None:
+        return
+    first, last = min(RECORDS), numbers_of(TRIED_UP_TO)
+    for version in (asked.oldest, newest_of(asked)):
+        if not first <= numbers_of(version) <= last:
+            known = f"{first[0]}.{first[1]}..{TRIED_UP_TO}"
+            raise ConfigError(f"--runtime {asked}: nothing is known of ONNX Runtime {version}: name some of {known}")
+
+
+def refuse_late_needs(model: Any, asked: RuntimeRange | None, made_with: str, *, is_packed: bool = False) -> None:
+    """Refuse a model with something that the oldest of the versions that it is for does not have.
+
+    Raises:
+        ModelError: it has such an op, operator set or format.
+    """
+    if asked is None:
+        return
+    for first, what in needs_of(model, made_with, is_packed=is_packed):
+        if numbers_of(first) > numbers_of(asked.oldest):
+            raise ModelError(
+                f"--runtime {asked}: the optimised model has {what}, which ONNX Runtime has from {first} on, and "
+                f"{asked.oldest} does not: write '>={first}'"
+            )
+
+
+def may_be_packed(prepared: Prepared) -> bool:
+    """Whether copies of weights as kernels pack them may go into a file: all versions it is for read what this packs.
+
+    They are tried on the version that is installed, so it must be one of these.
+    """
+    asked = prepared.conditions.runtimes
+    if asked is None:
+        return True
+    oldest, here, last = map(numbers_of, (asked.oldest, prepared.runtime.version, newest_of(asked)))
+    return numbers_of(PACKED_FROM) <= oldest <= here <= last
 
 
 def threads_of_bits(planned: OneModel) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+import msgspec
+
 from remat_cli.base import progress as stages
 from remat_cli.base.clock import SearchClock
 from remat_cli.base.errors import ConfigError
@@ -243,6 +245,7 @@ def unsolved(question: BudgetQuestion, search: Search) -> BudgetAnswer:
     floor = working_set_floor(question.problem)
     run = SolverRun(
         solver=search.solver.name,
+        options=msgspec.to_builtins(search.solver),
         status=Status.NOT_FOUND,
         space="free",
         floor=ProvedFloor(floor.bytes[0], () if floor.ops[0] is None else (floor.ops[0],)),

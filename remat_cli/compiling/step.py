@@ -21,7 +21,7 @@ def make_step(model: Path, options: TrainOptions, conditions: Conditions, progre
     Raises:
         InputError: the model or the options cannot be used, or an op has no gradient rule.
     """
-    bindings = DimBindings(conditions.dims, conditions.input_shapes, options.batch)
+    bindings = DimBindings(conditions.dims, conditions.input_shapes, options.batch, summed=conditions.summed)
     source = load(model, bindings, has_custom_ops=bool(conditions.custom_ops))
     if source.converted is not None:
         progress.note(source.converted)

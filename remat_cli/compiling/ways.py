@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from remat_cli.core.files.plan_file import PlanFile
     from remat_cli.core.schedule.program import Program
     from remat_cli.core.values.conditions import Conditions
+    from remat_cli.core.values.curve import TradeOff
     from remat_cli.core.values.profile import DeviceSpec
     from remat_cli.core.values.promises import Asked
     from remat_cli.core.values.runs_on import RunsOn
@@ -96,8 +97,8 @@ class Way(Protocol[P_contra, V]):
             ConfigError: it has.
         """
 
-    def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:
-        """What was asked for beside live bytes; cheaper budgets are looked up for the model before splitting."""
+    def asked(self, read: PlanFile, curve: TradeOff | None) -> Asked:
+        """What was asked for beside live bytes; cheaper budgets are looked up on the curve of its model."""
 
     def large_lines(self, read: PlanFile) -> tuple[str, ...]:
         """What a cap on tensors did, and which are larger all the same."""

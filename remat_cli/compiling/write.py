@@ -3,8 +3,9 @@
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from remat_cli.compiling.fit import excess_bytes, fit
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
 from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, written_interface
-from remat_cli.compiling.process.layouts import Layouts, with_room
+from remat_cli.compiling.process.layouts import Layouts, OnProcessor, with_room
 from remat_cli.compiling.process.steady import (
     EARLY_SHARE,
     Inside,
@@ -59,6 +60,7 @@ from remat_cli.splitting.tiles.build import reordered
 
 P = TypeVar("P", bound=Answered)
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
+HOPELESS_SHARE = 1.05  # of the budget: what a plan takes of which no form is looked for
 MOST_ORDERS = 3  # of a plan that is left to sessions
 MOST_HEEDED = 3  # plans that heed what sessions were seen to hold beside the plan before
 MOST_PASSES = 6  # of the optimiser, each answered by gates
@@ -73,10 +75,16 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
     """
 
     def build(found: BudgetAnswer, prepared: Prepared = planned.prepared) -> tuple[BudgetAnswer, WrittenModel]:
-        progress.stage(stages.REWRITING)
-        return _write_calmly(prepared, planned.profile, tidied(found), search)
+        is_first = found is first and prepared is planned.prepared
+        if not (is_first and begun):
+            progress.stage(stages.REWRITING)
+            written = _write_calmly(prepared, planned.profile, tidied(found), search)
+            if not is_first:
+                return written
+            begun.append(written)
+        return begun[0]
 
-    first = planned.answer
+    first, begun = planned.answer, list[tuple[BudgetAnswer, WrittenModel]]()  # the first one is asked for twice
     heeded = None if planned.prepared.layout is None else _heeding_layouts(planned, build, search, progress)
     answer, written = heeded or fit(first, build, search, progress)
     is_for_form = (
@@ -179,43 +187,69 @@ def _write_calmly(
     """
     answer = _calmed(found, search, 0)
     if prepared.layout is not None:
-        leanest = min(_as_run(prepared, answer), key=partial(_first_run_bytes, prepared, profile))
-        return leanest, _write(prepared, profile, leanest)
-    written = _write(prepared, profile, answer)
+        leanest = min(_as_run(prepared, profile, answer), key=attrgetter("first_run_bytes"))
+        return leanest.answer, _write(leanest)
+    written = _write(_drawn(prepared, profile, answer))
     excess = _excess_bytes(answer, written)
     if not excess or found.question.least:
         return answer, written
     for other in (_calmed(found, search, excess), found):
         if other.plan != answer.plan:
-            answer, written = other, _write(prepared, profile, other)
+            answer, written = other, _write(_drawn(prepared, profile, other))
             if not _excess_bytes(answer, written):
                 break
     return answer, written
 
 
-def _first_run_bytes(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> int:
-    """What a default session holds of a plan in one run, on the kind of processor where that is most."""
+@dataclass(frozen=True)
+class _Drawn:
+    """A plan as a model that is not yet in the steady form, judged as it is and as each kind of processor runs it."""
+
+    answer: BudgetAnswer
+    exact: Judged
+    layouts: Layouts
+
+    @cached_property
+    def on_each(self) -> tuple[OnProcessor, ...]:
+        """The model as each kind of processor runs it in a default session."""
+        return self.layouts.on_each(self.exact)
+
+    @property
+    def first_run_bytes(self) -> int:
+        """What a default session holds in one run, on the kind of processor where that is most."""
+        return self.layouts.first_run_bytes(self.on_each)
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether the form is worth looking for: what is far beyond the budget in one run is planned again anyway."""
+        if self.layouts.prepared.layout is None or self.answer.question.least:
+            return True
+        return self.first_run_bytes <= HOPELESS_SHARE * self.answer.question.budget_bytes
+
+
+def _drawn(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> _Drawn:
     plan = answer.known_plan
     rewritten = _left_alone(prepared, plan, answer.question.budget_bytes)
     exact = judge_again(prepared, profile, plan, rewritten)
-    return Layouts(prepared, profile, plan, rewritten).first_run_bytes(exact)
+    return _Drawn(answer, exact, Layouts(prepared, profile, plan, rewritten))
 
 
-def _as_run(prepared: Prepared, answer: BudgetAnswer) -> Iterator[BudgetAnswer]:
+def _as_run(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Iterator[_Drawn]:
     """The answer with its steps as they are, and in orders in which default sessions would rather run them.
 
     No gate may hold them where it would take a tensor out of the layout. Of two ops that a session explores one after
     the other the second runs first, so that their order may change each time. A plan that runs ops again keeps its
-    order: in another one readers would read another run than the file lets them.
+    order, but for sums: in another one readers would read another run than the file lets them.
     """
     op_ids = answer.known_plan.schedule.op_ids()
     if len(set(op_ids)) < len(op_ids):
-        yield answer
+        yield _drawn(prepared, profile, _with_sums_in_turn(prepared, answer))
         return
     for _ in range(MOST_ORDERS):
-        answer = _with_sums_in_turn(prepared, answer)
-        yield answer
-        steps, order = answer.known_plan.schedule.steps, _left_alone(prepared, answer.known_plan, 0).run_steps
+        drawn = _drawn(prepared, profile, _with_sums_in_turn(prepared, answer))
+        yield drawn
+        answer = drawn.answer
+        steps, order = answer.known_plan.schedule.steps, drawn.layouts.rewritten.run_steps
         if order == tuple(range(len(steps))):
             return
         schedule = Schedule(tuple(steps[number] for number in order))
@@ -230,6 +264,8 @@ def _with_sums_in_turn(prepared: Prepared, answer: BudgetAnswer) -> BudgetAnswer
     order = list(answer.known_plan.schedule.op_ids())
     for names in in_turn(prepared.reference, prepared.layout):
         first, other = (ids[name] for name in names)
+        if order.count(first) > 1 or order.count(other) > 1:
+            continue
         between = order[order.index(other) + 1 : order.index(first) + 1]
         made = set(prepared.graph.ops[other].outputs)
         if between and not any(made & set(prepared.graph.ops[op].inputs) for op in between):
@@ -250,21 +286,18 @@ def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:
     return excess_bytes(answer.question.problem, written.needed_bytes)[0]
 
 
-def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> WrittenModel:
+def _write(drawn: _Drawn) -> WrittenModel:
     """Write the plan, in the form in which a process holds least."""
-    solved = answer.known_plan
-    rewritten = _left_alone(prepared, solved, answer.question.budget_bytes)
-    plain = judge_again(prepared, profile, solved, rewritten)
-    layouts = Layouts(prepared, profile, solved, rewritten)
-    plainly, fixed_bytes = layouts.on_each(plain), 0
-    sessions = layouts.sessions(plain, plainly)
-    is_wanted = prepared.conditions.family is not None or may_gain(sessions.runs)
+    answer, plain, layouts, fixed_bytes = drawn.answer, drawn.exact, drawn.layouts, 0
+    prepared, rewritten = layouts.prepared, layouts.rewritten
+    sessions = layouts.sessions(plain, drawn.on_each)
+    is_wanted = prepared.conditions.family is not None or (drawn.may_fit and may_gain(sessions.runs))
     found = inside(rewritten, plain.graph, prepared.conditions) if is_wanted else None
     form, packing, as_written = None, prepared.rules.packing, rewritten
     if found is not None:
         found, form = _leanest_form(layouts, answer, sessions, found)
     if found is not None and form is not None:
-        judged = judge_again(prepared, profile, solved, rewritten, replace(found, form=form))
+        judged = judge_again(prepared, layouts.profile, layouts.plan, rewritten, replace(found, form=form))
         sessions = layouts.sessions(judged, layouts.on_each(judged, found))
         model = found.model
         own = packed_in_bodies(model, packing)
@@ -275,7 +308,7 @@ def _write(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Writte
         fixed_bytes = FLAG_BYTES + weight_bytes_of(model, form) + _kept_in_branch_bytes(model, packing)
     unlike, beyond = frozenset[str](), tuple[int, ...]()
     if prepared.layout is not None:
-        beyond = layouts.beyond(plainly)
+        beyond = layouts.beyond(drawn.on_each)
         shapes = {tensor.name: tensor.shape for tensor in plain.graph.tensors}
         unlike = differing_ops(prepared.layout, rewritten.model, shapes | dict(rewritten.known))
         if found is not None and form is not None:

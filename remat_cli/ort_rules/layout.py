@@ -186,7 +186,7 @@ class _Step:
 
     def _pool(self, op: LayoutOp) -> bool:
         channels = self._channels_of(op.reads[0])
-        if len([name for name in op.makes if name]) > 1 or channels is None or channels % ALIGNED:
+        if len([name for name in op.makes if name]) > 1 or channels is None or channels % self.block:
             return False
         first = self._in_blocks(op.reads[0])
         self._make(op, (first,), op.op_type, channels, self._window_origin(op, None, first))

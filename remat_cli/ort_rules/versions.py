@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from remat_cli.core.values.runtimes import RuntimeRange
+
 TRIED_UP_TO: Final = "1.32"
 """The newest runtime on which files of all kinds were run."""
 SAME_BITS_FROM: Final = "1.26"
@@ -73,6 +75,11 @@ SINCE: Mapping[str, str] = MappingProxyType({op: version for version, ops in KER
 def newest(versions: Iterable[str]) -> str:
     """The newest of some versions of the runtime, as MAJOR.MINOR."""
     return ".".join(map(str, max(numbers_of(version) for version in versions)))
+
+
+def newest_of(asked: RuntimeRange | None) -> str:
+    """The newest of the versions that a file is asked for; empty where none are named."""
+    return "" if asked is None else asked.newest or TRIED_UP_TO
 
 
 def numbers_of(version: str) -> tuple[int, int]:

@@ -120,7 +120,7 @@ def lay(path: Path, conditions: Conditions, bytes_per_second: float, work: Path,
         InputError: the model cannot be used.
         RuntimeFailure: ONNX Runtime refuses it.
     """
-    bindings = DimBindings(conditions.dims, conditions.input_shapes)
+    bindings = DimBindings(conditions.dims, conditions.input_shapes, summed=conditions.summed)
     source = load(path, bindings, has_custom_ops=bool(conditions.custom_ops))
     pieces, links, remembered = None, StepLinks(), 0
     if is_step(source.ir):

@@ -5,6 +5,7 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from remat_cli.base.stage_costs import StageCost
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.promises import Asked, MeasuredPromise, judged
 from remat_cli.core.values.runs_on import RunsOn
@@ -85,7 +86,8 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     `output` and `plan` are None when nothing was written. `gated_output` is the plan as a model for sessions of the
     user's own, where it is another one. `runs_on` is where what was written runs.
 
-    `asked` is what else was asked for. In JSON `fits`, `promises` and `verdict` stand beside the fields.
+    `asked` is what else was asked for, `stages` what each took. In JSON `fits`, `promises` and `verdict` stand beside
+    the fields.
 
     `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
     """
@@ -107,6 +109,7 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     asked: Asked = Asked()
+    stages: tuple[StageCost, ...] = ()
 
     @property
     def needs(self) -> tuple[Need, ...]:

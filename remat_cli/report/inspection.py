@@ -14,6 +14,7 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.curve import LadderStep
 from remat_cli.core.values.family import told
 from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.profile import Profile, Reference, SessionForm
@@ -62,6 +63,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     of a model, of which nothing was promised), `unkept` says which of its predictions were not kept. In JSON `fits` and
     `verdict` stand beside the fields, by prediction but where a plan was verified; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
+    `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs.
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -117,6 +119,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     asked: Asked = Asked()
     promises: tuple[MeasuredPromise, ...] = ()
     unkept: tuple[str, ...] = ()
+    ladder: tuple[LadderStep, ...] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -288,7 +291,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     if report.process is not None and report.runs is not None:
         lines += ["", *forecast_lines(report.process, report.runs)]
     lines += learnt_lines(Learning(report.learnt, report.rounds_of_learning, report.room_bytes))
-    return lines + closing_lines(report, style)
+    return lines + closing_lines(report, style) + ladder_lines(report)
 
 
 def _floor_rows(report: InspectReport) -> list[list[str]]:
@@ -331,6 +334,21 @@ def inspect_verdict(report: InspectReport) -> ReportVerdict:
         price=price,
         advice=advice,
     )
+
+
+def ladder_lines(report: InspectReport) -> list[str]:
+    """What less memory would cost, and where it ends."""
+    if not report.ladder:
+        return []
+    rows = [
+        [f"fits in {format_bytes(step.budget_bytes)}", percent(step.overhead_percent), "by estimate" * step.is_estimate]
+        for step in report.ladder
+    ]
+    least_bytes = min(step.budget_bytes for step in report.ladder)
+    ends = [f"no way is known below {format_bytes(least_bytes)}"]
+    if report.floor_bytes:
+        ends.append(f"proved impossible below {format_bytes(report.floor_bytes)} with whole ops")
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}"]
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:

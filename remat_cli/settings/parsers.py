@@ -10,8 +10,9 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.schedule.splits import SplitMode, parse_split_axis
 from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
+from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import session_value
-from remat_cli.core.values.sizes import SizeLimit, SizeRange
+from remat_cli.core.values.sizes import SizeLimit, SizeRange, dim_told
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
 from remat_cli.settings.spill import parse_spill
@@ -35,20 +36,29 @@ def parse_seconds(value: object) -> float:
     return float(match[1]) * {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
 
 
-def parse_dims(value: object) -> dict[str, int | SizeRange]:
-    """Dimensions from `batch=8`, `seq=1..8192` or `height=32..256:16` texts, or the mapping of a YAML file.
+def parse_dims(value: object) -> dict[str, int | SizeRange | str]:
+    """Dimensions from `batch=8`, `seq=1..8192`, `height=32..256:16`, `total=past+seq` texts, or the mapping of a file.
 
     Raises:
-        ConfigError: not NAME=SIZE, NAME=LOW..HIGH or NAME=LOW..HIGH:STEP with positive sizes that rise.
+        ConfigError: not NAME=SIZE, NAME=LOW..HIGH, NAME=LOW..HIGH:STEP with sizes that rise, or a sum of others.
     """
     pairs = parse_pairs(value, "=", "dimension", "--dim batch=8")
-    found: dict[str, int | SizeRange] = {}
+    found: dict[str, int | SizeRange | str] = {}
     for name, size in pairs.items():
+        total = dim_told(str(size).strip())
+        if total is not None:
+            found[name] = str(total)
+            continue
         match = re.fullmatch(r"\s*([0-9]+)\s*(?:\.\.\s*([0-9]+)\s*(?::\s*([0-9]+)\s*)?)?", str(size))
-        low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
-        if low < 1 or step < 1:
-            how = "such as --dim batch=8, or a range such as --dim seq=1..8192 or, in steps, --dim height=32..256:16"
-            raise ConfigError(f"dimension {name}={size}: the size must be a positive integer, {how}")
+        if match is None:
+            how = (
+                "such as --dim batch=8, a range such as --dim seq=1..8192 or, in steps, --dim height=32..256:16, "
+                "or a sum of others such as --dim total=past+seq"
+            )
+            raise ConfigError(f"dimension {name}={size}: the size must be an integer, {how}")
+        low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if step < 1:
+            raise ConfigError(f"dimension {name}={size}: steps must be of at least 1: write {name}={low}..{high}")
         if high < low:
             raise ConfigError(f"dimension {name}={size}: the range ends before it begins: write {name}={high}..{low}")
         if over := (high - low) % step:
@@ -59,21 +69,24 @@ def parse_dims(value: object) -> dict[str, int | SizeRange]:
 
 
 def parse_limits(value: object) -> tuple[SizeLimit, ...]:
-    """Limits on products of dimensions from `batch*seq<=16384` texts, or the list of a YAML file.
+    """Limits on sums of products of dimensions from `batch*seq<=16384` or `past+seq<=4096` texts, or a file's list.
 
     Raises:
-        ConfigError: not NAME*NAME<=NUMBER.
+        ConfigError: not such a sum with `<=` and a number behind it.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence):
         raise ConfigError(f"limit '{value}' must be a text such as batch*seq<=16384")
     found = []
     for text in texts:
-        product, sign, most = str(text).partition("<=")
-        names = tuple(name.strip() for name in product.split("*"))
-        if not sign or not all(names) or not re.fullmatch(r"\s*[0-9]+\s*", most) or int(most) < 1:
-            raise ConfigError(f"limit '{text}' is not a limit on a product of dimensions: write 'batch*seq<=16384'")
-        found.append(SizeLimit(names, int(most)))
+        total, sign, most = str(text).partition("<=")
+        products = tuple(tuple(name.strip() for name in product.split("*")) for product in total.split("+"))
+        if not sign or not all(map(all, products)) or not re.fullmatch(r"\s*[0-9]+\s*", most) or int(most) < 1:
+            raise ConfigError(
+                f"limit '{text}' is not a limit on a product or a sum of dimensions: write 'batch*seq<=16384' "
+                "or 'past+seq<=4096'"
+            )
+        found.append(SizeLimit(products, int(most)))
     return tuple(found)
 
 
@@ -143,6 +156,24 @@ def parse_targets(value: object) -> tuple[str, ...]:
         if word not in get_args(Target):
             raise ConfigError(f"target '{word}' is not known: write one of {', '.join(get_args(Target))}")
     return tuple(dict.fromkeys(words))
+
+
+def parse_runtimes(value: object) -> RuntimeRange:
+    """Versions of the runtime from `>=1.24`, `1.24..1.32` or `==1.28`; what is behind the second number is left out.
+
+    Raises:
+        ConfigError: no such range, or it ends before it begins.
+    """
+    version = r"(\d+)\.(\d+)(?:\.\d+)*"
+    match = re.fullmatch(rf"\s*(>=|==|)\s*{version}\s*(?:\.\.\s*{version})?\s*", str(value))
+    if match is None or bool(match[1]) == bool(match[4]):
+        raise ConfigError(f"runtime '{value}' is no range of versions: write '>=1.24', 1.24..1.32 or ==1.28")
+    first = int(match[2]), int(match[3])
+    last = (int(match[4]), int(match[5])) if match[4] else first if match[1] == "==" else None
+    if last is not None and last < first:
+        raise ConfigError(f"runtime '{value}': the range ends before it begins")
+    oldest, newest = (None if each is None else f"{each[0]}.{each[1]}" for each in (first, last))
+    return RuntimeRange(str(oldest), newest)
 
 
 def parse_split(value: object) -> str:
@@ -219,6 +250,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "race": lambda value: _parse_small_share(value, "race", 1),
     "split": parse_split,
     "target": parse_targets,
+    "runtime": parse_runtimes,
     "split_axis": lambda value: parse_split_axis(str(value)),
     "max_tensor": parse_max_tensor,
     "verify": parse_verify,

@@ -13,10 +13,11 @@ from remat_cli.base.files import check_target
 from remat_cli.base.processes import available_cores, has_glibc
 from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitMode, SplitOptions
 from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
-from remat_cli.core.values.conditions import CPU, Conditions
+from remat_cli.core.values.conditions import CPU, HEAP_BYTES, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
+from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import AskedSession
-from remat_cli.core.values.sizes import SizeFamily, SizeLimit, SizeRange
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, dim_told
 from remat_cli.core.values.spill import HOST, SpillSpec
 from remat_cli.core.values.training import TrainOptions
 from remat_cli.core.values.verification import Checks, VerifyMode
@@ -47,6 +48,7 @@ class Settings(
         "race_share": "race",
         "max_tensor_bytes": "max_tensor",
         "targets": "target",
+        "runtimes": "runtime",
     },
 ):
     """All settings of a run. Keys of a YAML file are these names, without units (`time_limit`, `gap`, `max_overhead`).
@@ -56,8 +58,9 @@ class Settings(
     `budget_scope` None is the command's own choice. `external_data` puts weights into a file beside the model (None:
     where they are large); a process maps it, and `count_mapped` counts that against a budget on the process. `plain`
     leaves out the form in which later runs take what the first one took. `targets` say which processors a file is for,
-    of which `compile` takes several, each with a file of its own; `portable` is an older name of `any`. `session` is
-    how sessions of the file will be opened, for which it is made and verified.
+    of which `compile` takes several, each with a file of its own; `portable` is an older name of `any`. `runtimes` are
+    the versions of ONNX Runtime that it is for. `session` is how sessions of the file will be opened, for which it is
+    made and verified.
     `threads` are the solver's (0: all cores), `intra_op_threads` the profile's and the run's (0: the runtime's own
     default). `max_tiles` is the most tiles of one region, `max_tensor_bytes` the most of a tensor that an op makes;
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
@@ -78,6 +81,7 @@ class Settings(
     spill: SpillSpec | None = None
     targets: tuple[Target, ...] = ("here",)
     portable: bool = False
+    runtimes: RuntimeRange | None = None
     plain: bool = False
     session: AskedSession = AskedSession()
     intra_op_threads: int = 0
@@ -100,7 +104,7 @@ class Settings(
     seed: int = 0
     threads: int = 0
 
-    dims: dict[str, int | SizeRange] = {}
+    dims: dict[str, int | SizeRange | str] = {}
     limits: tuple[SizeLimit, ...] = ()
     input_shapes: dict[str, tuple[int, ...]] = {}
     input_files: tuple[Path, ...] = ()
@@ -172,23 +176,40 @@ class Settings(
         return "process" if self.budget_scope is None and can_be else self.scope
 
     @property
+    def least_bounds(self) -> Literal["live", "process"]:
+        """What `--budget min` makes least: the process on the CPU at one size, unless `--budget-scope` is given."""
+        conditions = self.conditions
+        is_alone = conditions.may_be_alone and is_plain(self.devices[0]) and self.spill is None
+        is_known = is_alone and conditions.family is None and not self.portable and self._has_process_promise
+        return "process" if self.budget_scope is None and is_known else "live"
+
+    @property
     def _has_process_promise(self) -> bool:
         """Whether it is known how the session that was asked for takes memory from the system."""
         return self.session.arena or has_glibc()
+
+    @property
+    def summed(self) -> dict[str, Dim]:
+        """The dimensions that are sums of others."""
+        told = {name: dim_told(size) for name, size in self.dims.items() if isinstance(size, str)}
+        return {name: total for name, total in told.items() if total is not None}
 
     @property
     def family(self) -> SizeFamily | None:
         """All sizes to compile for, where some dimensions are ranges.
 
         Raises:
-            ConfigError: a limit speaks of a dimension that is not there, or leaves nothing.
+            ConfigError: a sum or a limit speaks of a dimension that is not there, or a limit leaves nothing.
         """
         ranges = tuple(size for size in self.dims.values() if isinstance(size, SizeRange))
         fixed = {name: size for name, size in self.dims.items() if isinstance(size, int)}
+        for name, total in self.summed.items():
+            if missing := total.names - fixed.keys() - {each.name for each in ranges}:
+                raise ConfigError(f"--dim {name}={total}: there is no --dim {min(missing)}; give its size or range too")
         for limit in self.limits:
-            if unknown := [name for name in limit.names if name not in self.dims]:
+            if unknown := [name for name in limit.names if isinstance(self.dims.get(name, ""), str)]:
                 raise ConfigError(f"--limit {limit}: there is no --dim {unknown[0]}; give its range first")
-            if not limit.holds(fixed | {each.name: each.low for each in ranges}):
+            if not limit.holds(SizeFamily(ranges, fixed=fixed).least):
                 raise ConfigError(f"--limit {limit}: no sizes keep it: the least ones are above it already")
         return SizeFamily(ranges, self.limits, fixed) if ranges else None
 
@@ -210,6 +231,7 @@ class Settings(
         return Conditions(
             devices=self.devices,
             dims={name: size for name, size in self.dims.items() if isinstance(size, int)} | corner,
+            summed=self.summed,
             family=family,
             input_shapes=self.input_shapes,
             inputs=self.inputs,
@@ -217,6 +239,8 @@ class Settings(
             seed=self.seed,
             portable=self.portable,
             target=self.target if self.target not in ("here", "any") else "",
+            heap_bytes=HEAP_BYTES.get(self.target),
+            runtimes=self.runtimes,
             plain=self.plain,
             session=self.session,
             estimate=self.estimate,
@@ -394,15 +418,19 @@ def _check_values(settings: Settings) -> None:
 
 
 def _check_session(settings: Settings) -> None:
-    """Refuse session options of which nothing is promised.
+    """Refuse session options, and versions of the runtime, of which nothing is promised.
 
     Raises:
-        ConfigError: two that are not promised together, or some where sessions are not the caller's alone.
+        ConfigError: options that are not promised together, or some where sessions are not the caller's alone.
     """
-    asked = settings.session
+    asked, is_alone = settings.session, len(settings.devices) == 1 and settings.devices[0].provider == CPU
+    if settings.runtimes is not None and (settings.spill is not None or not is_alone):
+        other = "--spill" if is_alone else "several devices or another one than the CPU"
+        raise ConfigError(
+            f"--runtime {settings.runtimes}: nothing is promised of it with {other}: leave one of them out"
+        )
     if asked.contradiction:
         raise ConfigError(f"--session {asked.contradiction}: nothing is promised of both together: leave one out")
-    is_alone = len(settings.devices) == 1 and settings.devices[0].provider == CPU
     reasons = {
         "--portable": settings.portable,
         f"--target {','.join(settings.targets)}": settings.targets != ("here",),

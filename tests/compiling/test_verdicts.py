@@ -49,12 +49,12 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
 
-REQUEST = SimpleNamespace(search=Search(None, None), splits=SplitOptions())
+REQUEST = SimpleNamespace(search=Search(None, None), splits=SplitOptions(), least="live")
 
 
 def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Tiles:
     whole = planned(status)
-    request = SimpleNamespace(search=Search(None, None), splits=SplitOptions())
+    request = SimpleNamespace(search=Search(None, None), splits=SplitOptions(), least="live")
     looking = Tiles(SplitTask(whole, whole.answer.question, request, None, progress))
     view = SimpleNamespace(nodes=("fused",))
     looking.__dict__["proposer"] = SimpleNamespace(
@@ -172,7 +172,7 @@ def test_the_least_budget_for_a_range_costs_no_more_than_allowed(monkeypatch, pe
     whole = planned(Status.OPTIMAL, least=True, time_ns=BASE_NS)
     whole = replace(whole, written=SimpleNamespace(plan=structs.replace(whole.plan, peak_bytes=(1000,))))
     allowed = replace(search(None), max_overhead_share=Fraction(percent, 100))
-    request = SimpleNamespace(search=allowed, splits=SplitOptions())
+    request = SimpleNamespace(search=allowed, splits=SplitOptions(), least="live")
     found = family_stage.plan_family(Ladder(SplitTask(whole, whole.answer.question, request, None, silent())))
     assert found.written.plan.peak == held
 

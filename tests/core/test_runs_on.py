@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RUNS_ON_KEY, RunsOn
+from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RUNS_ON_KEY, UNLIKE, RunsOn
 from remat_cli.ort_rules.runtime import processor_of
 from remat_cli.ort_rules.versions import newest
 
 BLOCKED = RunsOn("x86-64 with AVX-512", 16, "1.26", "1.26", "1.32", DEFAULT_OPTIONS, is_guarded=True)
+TILED = RunsOn("arm64", None, "1.26", "1.18", "1.33", DEFAULT_OPTIONS, unlike=UNLIKE)
 ANYWHERE = RunsOn("arm64", None, "1.26", "1.18", "1.33", DEFAULT_OPTIONS)
 
 
@@ -26,7 +27,11 @@ def test_the_line_of_a_file_for_any_processor_says_where_bits_were_compared():
     )
 
 
-@pytest.mark.parametrize("runs_on", [BLOCKED, ANYWHERE])
+def test_the_line_says_on_which_processors_last_bits_may_differ():
+    assert "(bits compared on arm64; on ARM with SME last bits may differ)" in TILED.line
+
+
+@pytest.mark.parametrize("runs_on", [BLOCKED, ANYWHERE, TILED])
 def test_metadata_says_the_line_and_gives_the_fields_back(runs_on):
     assert runs_on.metadata[RUNS_ON_KEY] == runs_on.line
     assert RunsOn.from_metadata({**runs_on.metadata, "remat.version": "0.1"}) == runs_on

@@ -13,6 +13,7 @@ from remat_cli.core.values.sizes import (
     SizeLimit,
     SizeRange,
     Term,
+    dim_told,
     family_told,
     fit_dim,
     fit_multiple,
@@ -113,14 +114,18 @@ def test_only_a_plain_name_is_a_symbol():
     ],
 )
 def test_a_length_that_grows_from_one_is_never_zero(dim, is_never_zero):
-    assert dim.is_never_zero is is_never_zero
+    for low in (1, 0):
+        family = SizeFamily((SizeRange(B, low, 9), SizeRange(S, low, 9)))
+        zero = dim.within is not None or any(dim.at({B: b, S: s}) <= 0 for b in range(low, 10) for s in range(low, 10))
+        assert family.is_never_zero(dim) <= (not zero)
+        assert low == 0 or family.is_never_zero(dim) is is_never_zero
 
 
 @given(
     st.integers(1, 9), st.integers(0, 30), st.integers(1, 9), st.integers(0, 30), st.integers(1, 400), st.integers(1, 5)
 )
 def test_corners_are_sizes_of_which_none_can_grow_alone(low, more, other_low, other_more, most, step):
-    limit = SizeLimit((B, S), max(most, low * other_low))
+    limit = SizeLimit(((B, S),), max(most, low * other_low))
     ranges = SizeRange(B, low, low + more), SizeRange(S, other_low, other_low + other_more * step, step)
     family = SizeFamily(ranges, (limit,))
     every = itertools.product(*(each.sizes for each in ranges))
@@ -132,8 +137,39 @@ def test_corners_are_sizes_of_which_none_can_grow_alone(low, more, other_low, ot
     assert max(each[B] for each in all_sizes) == max(corner[B] for corner in family.corners)
 
 
+@pytest.mark.parametrize(
+    ("text", "at", "written"),
+    [
+        ("past+seq", 7, "past + seq"),
+        ("past_sequence_length + 1", 3, "past_sequence_length + 1"),
+        ("2*seq - past", 8, "2 * seq - past"),
+        ("batch * seq+3", 18, "batch * seq + 3"),
+    ],
+)
+def test_a_sum_is_read_as_it_is_written(text, at, written):
+    found = dim_told(text)
+    assert found.at({"past": 2, "seq": 5, "past_sequence_length": 2, "batch": 3}) == at
+    assert str(found) == written
+    assert dim_told(written) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["seq", "seq_len.1", "7", "", "a b", "unk__12", "seq/2", "1..9", "32..256:16", "-", "?"]
+)
+def test_what_is_no_sum_is_not_read_as_one(text):
+    assert dim_told(text) is None
+
+
+def test_of_a_limited_sum_the_corner_with_the_largest_product_comes_first():
+    ranges = SizeRange("past", 0, 4096), SizeRange(S, 1, 1024)
+    family = SizeFamily(ranges, (SizeLimit((("past",), (S,)), 4096),))
+    assert family.corners == ({"past": 3072, S: 1024}, {"past": 4095, S: 1})
+    assert not family.admits({"past": 4096, S: 1})
+    assert family_told(str(family)) == family
+
+
 def test_a_family_admits_what_is_in_its_ranges_and_limits():
-    family = SizeFamily((SizeRange(B, 1, 4), SizeRange(S, 2, 8)), (SizeLimit((B, S), 16),))
+    family = SizeFamily((SizeRange(B, 1, 4), SizeRange(S, 2, 8)), (SizeLimit(((B, S),), 16),))
     assert family.admits({B: 2, S: 8})
     assert not family.admits({B: 4, S: 8})
     assert not family.admits({B: 1, S: 1})
@@ -168,7 +204,7 @@ def test_corners_within_a_bound_are_all_that_hold_most(low, more, other_low, oth
 
 
 FAMILY = SizeFamily(
-    (SizeRange(B, 1, 4), SizeRange("a; b", 32, 256, 16)), (SizeLimit((B, S), 64), SizeLimit((S,), 40)), {S: 16}
+    (SizeRange(B, 1, 4), SizeRange("a; b", 32, 256, 16)), (SizeLimit(((B, S),), 64), SizeLimit(((S,),), 40)), {S: 16}
 )
 
 

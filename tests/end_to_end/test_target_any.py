@@ -98,6 +98,7 @@ def test_it_is_of_ops_that_every_processor_knows_and_marks_what_it_cuts(compiled
     _, written, _ = compiled
     nodes = [node for graph in ir.load(written).graphs() for node in graph]
     assert {node.domain for node in nodes} <= {"", "ai.onnx", "com.microsoft"}
+    assert runs_on_at(written).unlike == ("ARM with SME",)
     assert any(MARK in node.metadata_props for node in nodes)
 
 
@@ -160,3 +161,15 @@ def test_a_model_that_all_processors_run_alike_is_made_as_for_this_one(tmp_path,
     assert not plan["request"]["portable"]
     assert not plan["request"]["packed_weights"]
     assert runs_on_at(written).line.startswith("runs on: any processor")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["detector", "attention_unet"])
+def test_sums_of_two_convolutions_keep_their_bits_in_tiles(name, tmp_path):
+    """Also where ops run again, and where channels fill no block: the one that takes in the sum stays the same."""
+    original, written = Path(f"sample_models/{name}.onnx"), tmp_path / "any.onnx"
+    seen = compile_for("any", original, written, "70%")["verification"]
+    assert seen["outputs_identical"]
+    assert seen["measured_peak_default_session_bytes"] <= seen["budget_bytes"]
+    plan = json.loads(written.with_suffix(".plan.json").read_text())
+    assert plan["splitting"] is not None

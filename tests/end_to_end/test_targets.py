@@ -16,6 +16,7 @@ from remat_cli.cli import main
 from remat_cli.commands import compile as story
 from remat_cli.compiling.one_model import forms
 from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.values.conditions import HEAP_BEFORE_BYTES, HEAP_BYTES
 from remat_cli.onnx_io.read.compiled import runs_on_at
 from remat_cli.settings.settings import load_settings
 from remat_cli.settings.targets import settings_by_target
@@ -157,3 +158,14 @@ def test_a_file_of_settings_may_name_several(tmp_path):
     file.write_text("target: [here, any]\n")
     assert load_settings({}, file).targets == ("here", "any")
     assert load_settings({"target": ("arm64,arm64",)}, file).targets == ("arm64",)
+
+
+def test_a_page_has_four_gibibytes_and_no_budget_is_larger(folder, tmp_path, monkeypatch):
+    """Weights are in them twice while the model is loaded: in the file as bytes, and as tensors."""
+    words = {"budget": "1GiB", "budget_scope": "live", "verify": "off", "time_limit": "2s", "split": "off"}
+    assert load_settings({"target": "wasm"}).conditions.heap_bytes == 2**32
+    assert load_settings({"target": "arm64"}).conditions.heap_bytes is None
+    monkeypatch.setitem(HEAP_BYTES, "wasm", HEAP_BEFORE_BYTES + 2**20)
+    for target, most in (("arm64", 2**30), ("wasm", 2**20)):
+        found = remat_cli.compile(folder / "net.onnx", target=target, output=tmp_path / f"{target}.onnx", **words)
+        assert (found.solution.budget_bytes > 2**19, found.solution.budget_bytes <= most) == (True, True)

@@ -108,11 +108,11 @@ def test_unnamed_dimension_wants_a_shape(tmp_path: Path) -> None:
     ("dims", "reason"),
     [
         (DimBindings(names={"M": 4}), "--dim M: no such dimension; there are: N"),
-        (DimBindings(names={"N": 0}), "at least 1"),
+        (DimBindings(names={"N": -1}), "must not be negative"),
         (DimBindings(shapes={"q": (1,)}), "no such input; there are: x"),
         (DimBindings(shapes={"x": (16, 32, 1)}), "declares 2 dimensions"),
         (DimBindings(shapes={"x": (16, 33)}), "fixes a dimension at 32"),
-        (DimBindings(shapes={"x": (0, 32)}), "at least 1"),
+        (DimBindings(shapes={"x": (-1, 32)}), "must not be negative"),
         (DimBindings(names={"N": 4}, shapes={"x": (16, 32)}), "cannot be both 4 and 16"),
     ],
 )

@@ -98,20 +98,20 @@ def test_values_in_blocks_are_as_large_as_their_padded_channels(block, channels)
     assert (laid.grown_bytes > 0) == (channels > CHANNELS)
 
 
-def two_branches(first: str) -> ir.Model:
+def two_branches(first: str, channels: int = CHANNELS) -> ir.Model:
     """The sum of two convolutions of the input, of which `first` stands first in the file."""
     rng = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), f"{kind}{name}")
         for name in "ab"
-        for kind, shape in (("w", (CHANNELS, 3, 3, 3)), ("b", (CHANNELS,)))
+        for kind, shape in (("w", (channels, 3, 3, 3)), ("b", (channels,)))
     ]
     nodes = [
         helper.make_node("Conv", ["x", f"w{each}", f"b{each}"], [each], name=f"conv_{each}", pads=[1, 1, 1, 1])
         for each in sorted("ab", key=lambda each: each != first)
     ]
     nodes.append(helper.make_node("Add", ["b", "a"], ["y"], name="add"))
-    shapes = {"x": [1, 3, SIZE, SIZE], "y": SHAPE, "a": SHAPE, "b": SHAPE}
+    shapes = {"x": [1, 3, SIZE, SIZE], **{each: [1, channels, SIZE, SIZE] for each in "yab"}}
     x, y, *inside = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
     graph = helper.make_graph(nodes, "branches", [x], [y], weights, value_info=inside)
     return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
@@ -127,6 +127,17 @@ def test_of_two_convolutions_the_one_that_takes_in_their_sum_without_blocks_goes
     assert [node.name for node in mended.graph] == ["conv_a", "conv_b", "add"]
     assert not differing_ops(known, mended, declared_shapes(mended))
     onnx.checker.check_model(ir.to_proto(mended))
+
+
+@pytest.mark.parametrize(("channels", "marks"), [(CHANNELS, ["a"]), (CHANNELS // 2, [])])
+def test_the_other_convolution_is_marked_only_where_its_channels_fill_blocks(channels, marks):
+    """Elsewhere pools stay out of the layout, and the sum with them, which would then not be fused at all."""
+    whole = two_branches("b", channels)
+    known = whole_layout(layout_scene(whole, declared_shapes(whole)))
+    new = marked(whole, known)
+    assert [node.inputs[0].name for node in new.graph if MARK in node.metadata_props] == marks
+    assert not differing_ops(known, new, declared_shapes(new))
+    assert np.array_equal(outputs(new), outputs(whole))
 
 
 def test_an_op_that_sessions_fuse_may_not_run_again():

@@ -115,6 +115,17 @@ def test_a_cut_that_keeps_a_sum_out_of_the_layout_is_told():
     assert not layout.differing(marked, names)
 
 
+@pytest.mark.parametrize(
+    ("channels", "block", "is_taken"), [(16, 16, True), (8, 16, False), (8, 8, True), (12, 8, False)]
+)
+def test_a_pool_is_taken_where_channels_fill_whole_blocks(channels, block, is_taken):
+    scene = residual(first=channels)
+    pool = LayoutOp("pool", "MaxPool", "", ("y",), ("z",), {"kernel_shape": (1, 1)})
+    shapes = {**scene.shapes, "z": scene.shapes["y"]}
+    laid = laid_out(replace(scene, ops=(*scene.ops, pool), shapes=shapes, outputs=frozenset({"z"})), block)
+    assert [op.is_blocked for op in laid.ops if op.op_type == "MaxPool"] == [is_taken]
+
+
 def test_ops_that_are_gone_differ():
     whole = residual()
     layout = whole_layout(whole)

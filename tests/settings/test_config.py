@@ -219,7 +219,7 @@ def test_steps_are_read_from_yaml(tmp_path):
     assert parse_dims(yaml.safe_load(path.read_text())["dims"]) == {"height": SizeRange("height", 32, 256, 16)}
 
 
-@pytest.mark.parametrize("text", ["batch", "=8", "batch=", "batch=0", "batch=-1", "batch=1.5", "x=1..", "x=1..9:0"])
+@pytest.mark.parametrize("text", ["batch", "=8", "batch=", "batch=+-", "batch=-1", "batch=1.5", "x=1.."])
 def test_bad_dims(text):
     with pytest.raises(ConfigError, match="--dim batch=8"):
         parse_dims((text,))

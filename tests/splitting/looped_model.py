@@ -82,7 +82,7 @@ class LoopedModel:
         graph = graphs[0][1] if picked.model is self.named else self._graph_at(picked.model, most)
         apart = with_ranges_apart(view_model(picked.model, graph, 1), dims, least_bytes=1)
         dims |= apart.dims
-        opened = with_open_shapes(apart.model, dims, most, large)
+        opened = with_open_shapes(apart.model, dims, self.family, large)
         graph = graph if opened.model is picked.model else self._graph_at(opened.model, most)
         return SizedView(view_model(opened.model, graph, 1), {**dims, **opened.dims})
 

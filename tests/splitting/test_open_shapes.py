@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.core.values.sizes import Dim, Term
+from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange, Term
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.rules.shape import REPEATED, REST, open_axes
 from remat_cli.splitting.rules.table import slice_op
@@ -17,7 +17,8 @@ from remat_cli.splitting.tiles.op_view import OpView, Slab
 
 BATCH, SEQ, FOUR, ONE = Dim((Term(("batch",)),)), Dim((Term(("seq",)),)), Dim((), 4), Dim((), 1)
 MATRICES = Dim((Term(("batch",), 4),))
-MOST = {"batch": 3, "seq": 40}
+FAMILY = SizeFamily((SizeRange("batch", 1, 3), SizeRange("seq", 1, 40)))
+MOST = FAMILY.corners[0]
 
 
 def model(op_type: str, read: list[object], parts: list[str], allowzero: int) -> ir.Model:
@@ -59,7 +60,7 @@ def built(case: str, allowzero: int = 0) -> tuple[ir.Model, dict[str, tuple[Dim,
 @pytest.mark.parametrize("case", CASES)
 def test_results_stay_at_any_size(case, allowzero):
     source, dims, _ = built(case, allowzero)
-    opened = with_open_shapes(source, dims, MOST, {"y"})
+    opened = with_open_shapes(source, dims, FAMILY, {"y"})
     sessions = [ort.InferenceSession(ir.to_proto(each).SerializeToString()) for each in (source, opened.model)]
     rng = np.random.default_rng(0)
     for batch, seq in ((1, 1), (3, 40), (2, 7), (4, 4)):
@@ -75,7 +76,7 @@ def test_results_stay_at_any_size(case, allowzero):
 @pytest.mark.parametrize("case", CASES)
 def test_rules_cut_where_a_length_is_open(case, allowzero):
     source, dims, found = built(case, allowzero)
-    opened = with_open_shapes(source, dims, MOST, {"y"})
+    opened = with_open_shapes(source, dims, FAMILY, {"y"})
     node = next(each for each in opened.model.graph if each.op_type == CASES[case][0])
     read, made = (tuple(dim.at(MOST) for dim in dims[name]) for name in ("x", "y"))
     op = OpView(node, (read, (len(made),)), (made,), (False, False), 17)
@@ -94,7 +95,7 @@ def test_rules_cut_where_a_length_is_open(case, allowzero):
 
 def test_new_tensors_have_types_and_dimensions():
     source, dims, _ = built("and back")
-    opened = with_open_shapes(source, dims, MOST, {"y"})
+    opened = with_open_shapes(source, dims, FAMILY, {"y"})
     old = {node.name for node in source.graph}
     new = [node for node in opened.model.graph if node.name not in old]
     assert {node.name for node in new} == set(opened.types)
@@ -107,7 +108,7 @@ def test_new_tensors_have_types_and_dimensions():
 @pytest.mark.parametrize("large", [set(), {"x"}])
 def test_small_tensors_stay_as_they_are(large):
     source, dims, _ = built("and back")
-    assert with_open_shapes(source, dims, MOST, large).model is source
+    assert with_open_shapes(source, dims, FAMILY, large).model is source
 
 
 @pytest.mark.parametrize(
@@ -127,8 +128,8 @@ def test_the_shape_of_a_large_tensor_is_computed_of_those_of_inputs(bounds, told
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
     source = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
     dims = {"x": (BATCH, SEQ, FOUR), "wide": (BATCH, SEQ, Dim((), 8)), "y": (Dim((), len(told)),)}
-    assert with_open_shapes(source, dims, MOST, {"x"}).model is source
-    opened = with_open_shapes(source, dims, MOST, {"x", "wide"})
+    assert with_open_shapes(source, dims, FAMILY, {"x"}).model is source
+    opened = with_open_shapes(source, dims, FAMILY, {"x", "wide"})
     shape = next(each for each in opened.model.graph if each.op_type == "Shape")
     assert shape.inputs[0].name == "x"
     assert "wide" not in [each.name for each in opened.model.graph]

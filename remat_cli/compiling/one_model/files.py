@@ -37,7 +37,10 @@ def save_model(planned: OneModel, path: Path, request: CompileRequest) -> RunsOn
     model = asking_least(without_seeds(written.rewritten.model))
     is_packed = saves_packed(written, planned.prepared, files)
     threads = threads_of_bits(planned)
-    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=False, threads=threads)
+    has_tiles = planned.splitting is not None
+    runs_on = runs_on_of(
+        model, planned.prepared, is_packed=is_packed, is_cut=False, threads=threads, has_tiles=has_tiles
+    )
     # The file says what its plan came to: its sizes and its bytes, live and of a process.
     process = ProcessPromise(
         budget_bytes=request.process_budget_bytes,

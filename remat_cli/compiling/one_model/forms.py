@@ -17,7 +17,7 @@ class Forms:
 
     model: Path
     work: Path
-    found: list[Prepared] = field(default_factory=list)
+    found: list[tuple[Conditions, Prepared]] = field(default_factory=list)
 
     def prepared(self, conditions: Conditions, progress: Progress) -> Prepared:
         """The model as it is planned under conditions; one for another target is the same, only planned otherwise.
@@ -26,11 +26,13 @@ class Forms:
             ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
             RuntimeFailure: the machine has too little memory, time or disk for them, at any size.
         """
-        for each in self.found:
-            if msgspec.structs.replace(each.conditions, target=conditions.target) == conditions:
-                return replace(each, conditions=conditions)
+        of_target = {"target": conditions.target, "heap_bytes": conditions.heap_bytes}
+        for asked, each in self.found:
+            if msgspec.structs.replace(asked, **of_target) == conditions:
+                return replace(each, conditions=msgspec.structs.replace(each.conditions, **of_target))
         work = self.work / f"form_{len(self.found)}" if self.found else self.work
         work.mkdir(exist_ok=True)
-        known = self.found[0].original if self.found else None
-        self.found.append(prepare_at_any(self.model, conditions, work, progress, known))
-        return self.found[-1]
+        known = self.found[0][1].original if self.found else None
+        found = prepare_at_any(self.model, conditions, work, progress, known)
+        self.found.append((conditions, found))
+        return found

@@ -1,6 +1,7 @@
 """How a plan that is one model is found: reorder and recompute whole ops, then split them too where that is better."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from remat_cli.base.progress import Progress, silent
@@ -10,6 +11,7 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.leaner_form import in_leaner_form
 from remat_cli.compiling.search.family import plan_family, run_here
+from remat_cli.compiling.search.known_plans import KnownPlans
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.loops import Loops
 from remat_cli.compiling.search.splitter import plan_split, proposed_regions
@@ -39,19 +41,34 @@ def plan_one_model(
 def _planned(
     prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
 ) -> OneModel | Refused:
-    """The better of plans of whole ops and with splits."""
-    began, mode, question = time.monotonic(), request.splits.mode, ask(platform, request)
+    """The best plan that is known or found: by a search, unless what is known already answers the question."""
+    began, question = time.monotonic(), ask(platform, request)
+    unplanned = unsolved(question, request.search)
+    bare = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
+    known = KnownPlans(SplitTask(bare, question, request, work, progress, began))
+    if (answered := known.answer()) is not None:
+        return answered
+    searched = _searched(known, prepared, request, progress)
+    known.searched()
+    return known.best(searched if isinstance(searched, OneModel) else None) or searched
+
+
+def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, progress: Progress) -> OneModel | Refused:
+    """What a search finds: plans of whole ops, then with splits."""
+    task, mode = known.task, request.splits.mode
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
     solving = time.monotonic()
-    found = answer(question, search, progress)
-    first = Answered(prepared=prepared, platform=platform, answer=found, whole=prepared)
+    found = answer(task.question, search, progress)
+    first = Answered(prepared=prepared, platform=task.whole.platform, answer=found, whole=prepared)
     whole = write_within_budget(first, search, progress).solved_since(solving)
-    task = SplitTask(whole, question, request, work, progress, began)
+    task = replace(task, whole=whole)
     if request.conditions.family is not None:
         return run_here(whole) if mode == "off" else plan_family(Loops(task))
     tiles = Tiles(task)
     if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
         return plan_capped(tiles, most)
+    if isinstance(whole, OneModel) and mode != "max":
+        known.keep(whole)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
     return plan_split(tiles)

@@ -22,8 +22,9 @@ from remat_cli.compiling.one_model.record import record_model
 from remat_cli.compiling.one_model.verify import ModelRun, verify_model
 from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.prepare import remember_cap
+from remat_cli.compiling.prepare import remember_cap, remember_process
 from remat_cli.compiling.process.forecast import saves_packed
+from remat_cli.compiling.search.kept_curve import keep_seen
 from remat_cli.compiling.write import with_budget, write_with_room, write_within_budget
 from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.verification import OneModelSeen
@@ -49,7 +50,10 @@ class ModelSettling:
 
     def settle(self, planned: OneModel) -> ModelSettled:
         """The plan as it is to be written."""
-        return self._as_loaded(self.in_one_session(planned))
+        found = self._as_loaded(self.in_one_session(planned))
+        if planned.dims is None and planned.whole.runnable is None:
+            keep_seen(found.planned, self.how.request, passed=found.seen.passed)
+        return found
 
     def _seen(self, planned: OneModel) -> tuple[ModelSettled, tuple[Lesson, ...]]:
         """Run the plan file and its model; also where runs left the judge."""
@@ -59,6 +63,7 @@ class ModelSettling:
         run = ModelRun(record_model(planned, request), path, planned.written.sessions, twin)
         seen, lessons = verify_model(run, planned.whole, path.parent, request.checks, self.how.progress)
         remember_cap(planned.whole, seen, request.conditions)
+        remember_process(planned.whole, seen, request.conditions)
         return Settled(planned, seen), lessons
 
     def in_one_session(self, planned: OneModel) -> ModelSettled:

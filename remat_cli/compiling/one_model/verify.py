@@ -13,7 +13,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.one_model.record import request_of
 from remat_cli.compiling.planned import PlannedRun
-from remat_cli.compiling.prepare import Prepared, asked_settings
+from remat_cli.compiling.prepare import Prepared, asked_settings, known_process
 from remat_cli.compiling.process.resident import ResidentRequest, see_processes
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.compiling.verify import begun
@@ -150,5 +150,6 @@ def _process(
         is_traced=checks.traced,
         is_mapped=bool(whole.source.data_files),
         is_limited=checks.capped_run and (checks.mode == "thorough" or plan.request.process_budget_bytes is not None),
+        known=None if whole.runnable is not None else known_process(whole),
     )
     return see_processes(request, progress.advance)

@@ -93,7 +93,7 @@ def read_pair(file: Path, original: Path, conditions: Conditions, work: Path) ->
         ModelError: one of them cannot be used, they do not belong together, or sizes are left open.
     """
     has_custom_ops = bool(conditions.custom_ops)
-    dims = DimBindings(conditions.dims, conditions.input_shapes)
+    dims = DimBindings(conditions.dims, conditions.input_shapes, summed=conditions.summed)
     ours = read_compiled(file, dims, has_custom_ops=has_custom_ops)
     specs = inputs_of(ours.source.ir)
     check_same_interface(file, specs, original)

@@ -26,6 +26,7 @@ from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.schedule.splits import large_tensor_lines
 from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.curve import TradeOff
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
@@ -108,9 +109,9 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
     def refuse_budget(self) -> None:
         """Nothing."""
 
-    def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:
+    def asked(self, read: PlanFile, curve: TradeOff | None) -> Asked:
         """With the next cheaper budget."""
-        return asked_of(read, whole)
+        return asked_of(read, curve)
 
     def large_lines(self, read: PlanFile) -> tuple[str, ...]:
         """Tensors above the cap."""

@@ -56,9 +56,9 @@ def cut_to_limits(
     tiles = _tiles(prepared, request, work, progress)
     for proposal in tiles.capped(least):
         built = tiles.build(proposal, None)
-        if built is not None and (above := _above(built[1].graph, least)) < left:
-            cut = replace(built[1], conditions=prepared.conditions)
-            left, best = above, (cut, tiles.record(built[0]))
+        if built is not None and (above := _above(built.prepared.graph, least)) < left:
+            cut = replace(built.prepared, conditions=prepared.conditions)
+            left, best = above, (cut, tiles.record(built.proposal))
             if not left:
                 break
     return best

@@ -9,9 +9,9 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.asked_for import asked_of
 from remat_cli.compiling.placed.limits import cap_lines
 from remat_cli.compiling.placed.record import load_snippet
-from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.ways import P_contra, V, Way
 from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.values.curve import TradeOff
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.promises import Asked
 
@@ -31,7 +31,7 @@ class PlacedWay(Way[P_contra, V], Protocol[P_contra, V]):
         """Every memory has its own."""
         raise ConfigError("--budget: a plan for several devices, or one that pages, has its own budgets: leave it out")
 
-    def asked(self, read: PlanFile, whole: Prepared | None) -> Asked:
+    def asked(self, read: PlanFile, curve: TradeOff | None) -> Asked:
         """With the budget of each memory."""
         return msgspec.structs.replace(asked_of(read), memory_budgets=read.placed().budgets)
 

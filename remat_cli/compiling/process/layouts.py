@@ -58,10 +58,10 @@ class Layouts:
         known = found[0] if self.prepared.layout is None else predict_sessions(exact, runtime)
         return replace(known, default_session=worst.default_session, runs=most_of([each.runs for each in found]))
 
-    def first_run_bytes(self, exact: Judged) -> int:
+    def first_run_bytes(self, on_each: Sequence[OnProcessor]) -> int:
         """The most that a default session holds in one run, on the kind of processor where that is most."""
         runtime = self.prepared.runtime
-        return max(in_one_run(each.judged, runtime)[1].peak_bytes for each in self.on_each(exact))
+        return max(in_one_run(each.judged, runtime)[1].peak_bytes for each in on_each)
 
     def beyond(self, on_each: Sequence[OnProcessor]) -> tuple[int, ...]:
         """By op of the planned graph: by how much sessions hold more while it runs than its plan says."""
@@ -82,8 +82,11 @@ class Layouts:
         if self.prepared.layout is None:
             return (OnProcessor(exact, {name: (name,) for name in self.rewritten.step_ops}),)
         blocks = BLOCKS_OF.get(self.prepared.conditions.target, BLOCKS)
-        kinds = itertools.product(blocks, (False, True))
-        return tuple(self._laid_out(exact, inside, block, is_reversed) for block, is_reversed in kinds)
+        return tuple(
+            self._laid_out(exact, inside, block, is_reversed)
+            for block, is_reversed in itertools.product(blocks, (False, True))
+            if block > 1 or not is_reversed  # without blocks nothing is taken out of any, in whatever order
+        )
 
     def _laid_out(self, exact: Judged, inside: Inside | None, block: int, is_reversed: bool) -> OnProcessor:
         """The model as a session brings it into the layout of its processor."""

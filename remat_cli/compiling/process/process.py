@@ -1,12 +1,13 @@
 """A budget on the process: the live budget under which a plan's process stays within what the user wrote."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from remat_cli.base.progress import Progress
-from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.ask import CompileRequest, ask
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.one_model.plan import plan_one_model
 from remat_cli.compiling.one_model.settle import ModelSettling
@@ -15,7 +16,11 @@ from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import needed_bytes, process_terms, uncounted_bytes
+from remat_cli.compiling.process.leaner_form import in_leaner_form
 from remat_cli.compiling.process.within_process import fastest_within
+from remat_cli.compiling.search.known_plans import KnownPlans
+from remat_cli.compiling.search.loop import SplitTask
+from remat_cli.compiling.solve import unsolved
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
@@ -73,6 +78,9 @@ class ProcessPlanning:
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
+        known = self._known_within(budget_bytes, began)
+        if (answered := known.answer()) is not None:
+            return self._in_form(answered).searched_since(began)
         tried: list[OneModel | Refused] = []
         needs: list[tuple[int, OneModel]] = []
 
@@ -89,19 +97,39 @@ class ProcessPlanning:
         budget = Budget(budget_bytes, "process", "typed")
         best = fastest_within(budget, self.uncounted_bytes, PLANS, plan_for, needed)
         if best is not None:
-            return best.searched_since(began)
+            known.searched()
+        better = known.best(best)
+        if better is not None:
+            return (best if better is best else self._in_form(better)).searched_since(began)
         widest = (plan_for(self.budget_bytes + self.uncounted_bytes) or tried[-1]).searched_since(began)
         if isinstance(widest, OneModel):
             needed(widest)
         elif widest.answer.run.status is Status.INFEASIBLE:
             return widest
+        return self._refused(widest, needs)
+
+    def _refused(self, widest: OneModel | Refused, needs: Sequence[tuple[int, OneModel]]) -> Refused:
+        """No plan, and the least that a process of those tried needs."""
         answer = widest.answer.without_plan()
-        if needs:  # the least that a process of those tried needs
+        if needs:
             least_bytes, nearest = min(needs, key=lambda each: each[0])
             terms = process_terms(nearest, self.request)
             facts = {**answer.run.facts, NEAREST_PROCESS: least_bytes, NEAREST_TERMS: terms}
             answer = replace(answer, run=replace(answer.run, facts=facts))
         return widest.refused(answer)
+
+    def _known_within(self, budget_bytes: int, began: float) -> KnownPlans:
+        """What is known of plans whose process stays within a budget."""
+        live = replace(self.request, asked=self.request.asked.leaving(budget_bytes + self.uncounted_bytes))
+        question = ask(self.platform, live)
+        unplanned = unsolved(question, live.search)
+        bare = Refused(prepared=self.prepared, platform=self.platform, answer=unplanned, whole=self.prepared)
+        return KnownPlans(SplitTask(bare, question, live, self.work, self.progress, began), budget_bytes)
+
+    def _in_form(self, known: OneModel) -> OneModel:
+        """A plan that was known, in its leaner form, for the live bytes that it promises."""
+        found = in_leaner_form(known, self.request, self.progress)
+        return with_budget(found, found.written.promised_bytes)
 
     def _within(self, live_bytes: int) -> OneModel | Refused:
         """The plan for so many live bytes; what its form needs on top of them counts as asked for."""

@@ -27,7 +27,8 @@ LIMIT_SHARES = (0.5, 0.8, 0.95)  # of the way from what ours needs to what the o
 class ResidentRequest:
     """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file.
 
-    `at_once` runs are under way in one session. `reference` is None where the machine cannot run the first.
+    `at_once` runs are under way in one session. `reference` is None where the machine cannot run the first. What is
+    `known` of the first, from a process that ran just like it, is not measured again.
     """
 
     reference: Path | None
@@ -42,6 +43,7 @@ class ResidentRequest:
     is_traced: bool = False
     is_mapped: bool = False
     at_once: int = 1
+    known: ProcessMemory | None = None
 
 
 def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) -> ProcessSeen | None:
@@ -49,14 +51,18 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
     if not can_measure_resident():
         return None
     reference, rewritten = request.reference, request.rewritten
-    before = None if reference is None else _seen(request, reference, advance)
+    is_known = request.known is not None and not (request.is_thorough or request.is_limited or request.is_traced)
+    before = None if reference is None or is_known else _seen(request, reference, advance)
     after = _seen(request, rewritten, advance)
     job = HardLimitJob("", pack_all(request.feeds), 0, request.settings, LIMITED_RUNS)
+    original = request.known if is_known else None
+    if before is not None:
+        original = worst_of(before, is_mapped=request.is_mapped)
     limited = None
     if reference is not None and before is not None and request.is_limited:
         limited = limited_pair((reference, rewritten), (before, after), job)
     return ProcessSeen(
-        original=None if before is None else worst_of(before, is_mapped=request.is_mapped),
+        original=original,
         rewritten=worst_of(after, is_mapped=data_path(rewritten).exists()),
         predicted=request.predicted,
         input_bytes=sum(array.nbytes for array in request.feeds.values()),

@@ -65,7 +65,7 @@ def rows_of(splitting: Splitting | None) -> set[int]:
 
 def _around(family: SizeFamily, rows: tuple[int, ...], chosen: random.Random) -> Iterator[dict[str, int]]:
     ranges = family.ranges
-    yield {each.name: each.low for each in ranges}
+    yield family.least
     for step in range(1, STEPS + 1):
         for beside in (SizeRange.down_from, lambda each, size: each.up_from(size + 1)):
             for longest in rows[:2]:
@@ -87,4 +87,5 @@ def _longest(ranges: tuple[SizeRange, ...]) -> SizeRange:
 
 def _drawn(each: SizeRange, chosen: random.Random) -> int:
     """Small sizes as often as large ones."""
-    return each.down_from(round(each.low * (each.high / each.low) ** chosen.random()))
+    low = max(1, each.low)
+    return each.down_from(round(low * (each.high / low) ** chosen.random()))

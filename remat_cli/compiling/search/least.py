@@ -11,6 +11,7 @@ from remat_cli.splitting.tiles.propose import SplitProposal
 RUNGS = 16  # budgets tried for `min`, each a part below the last
 RUNG_SHARES = (0.85, 0.95, 0.985)  # of the last one: ever smaller steps, where a larger one leads nowhere
 CLIMB_SHARE, RUNG_SHARE = 0.5, 0.15  # of the time that is left: for rungs, until some are measured; for one at most
+MOST_PLANNED = 3  # of the splits that were measured, the smallest first
 RUNG_MARGIN = 3.5  # rungs may cost so many times the allowed overhead by estimate: measured, they often cost less
 
 
@@ -45,7 +46,7 @@ class LeastSplits:
                 high = probe - 1
             if trial is not None:
                 error = max(0, trial.least_ns - least_ns) / max(1, steps[probe].added_ns)
-        yield from reversed(fits)
+        yield from reversed(fits[-MOST_PLANNED:])
 
     def _climb(self, rungs: Iterator[SplitProposal], steps: list[SplitProposal]) -> int:
         """Add the next rungs, as long as time for measuring them is left; how many there are."""
@@ -60,8 +61,15 @@ class LeastSplits:
 
 
 def hold_least(tiles: Tiles) -> OneModel | None:
-    """The split of least memory whose plan takes no longer than the overhead allows."""
-    return search(LeastSplits(tiles), KeepRule(admits=tiles.task.is_allowed), tiles.task.ending)
+    """The split of least memory whose plan takes no longer than the overhead allows.
+
+    What holds fewer live bytes may need a larger process, by more nodes and gaps: where the process counts, the
+    smallest few are planned.
+    """
+    task = tiles.task
+    is_live = task.request.least == "live"
+    rule = KeepRule(admits=task.is_allowed, better=task.better, is_enough=lambda found: is_live)
+    return search(LeastSplits(tiles), rule, task.ending)
 
 
 def ladder(tiles: Tiles) -> Iterator[SplitProposal]:

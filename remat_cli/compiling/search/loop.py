@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.process.forecast import needed_bytes
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search, answer
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.problem import Problem
@@ -62,9 +63,13 @@ class SplitTask:
         """By how much a plan of least memory may take longer than the baseline."""
         return self.question.baseline.time_ns * float(self.request.search.max_overhead_share)
 
-    def rank(self, planned: OneModel) -> int:
-        """Less is better: memory for `min`, time otherwise."""
-        return planned.written.plan.peak if self.question.least else planned.plan.time_ns
+    def rank(self, planned: OneModel) -> tuple[int, int]:
+        """Less is better: memory for `min`, what of it was asked for first, time otherwise."""
+        live_bytes = planned.written.plan.peak
+        if not self.question.least:
+            return planned.plan.time_ns, live_bytes
+        is_live = self.request.least == "live"
+        return live_bytes if is_live else needed_bytes(planned, self.request), live_bytes
 
     def better(self, one: OneModel, other: OneModel) -> OneModel:
         """The plan that ranks first; of equals the one that was there before."""
@@ -114,7 +119,8 @@ class Candidate(Protocol):
 class SplitTrial:
     """A candidate, built and measured: its model, what its ops cost, what a plan file says of its tiles.
 
-    `dims` are the dimensions of tensors for all sizes, where there are many.
+    `dims` are the dimensions of tensors for all sizes, where there are many; `tiled` is the model before the runtime
+    optimised it, where it is kept.
     """
 
     candidate: Candidate
@@ -122,6 +128,7 @@ class SplitTrial:
     profile: Profile
     splitting: Splitting
     dims: Mapping[str, tuple[Dim, ...]] | None = None
+    tiled: Any = None
 
     @property
     def least_ns(self) -> int:

@@ -230,7 +230,7 @@ class Loops:
         dims, types = {**dims, **picked.dims}, {**types, **picked.types}
         apart = with_ranges_apart(self._view(picked.model, types), dims, int(least_bytes))
         dims, types = {**dims, **apart.dims}, {**types, **apart.types}
-        opened = with_open_shapes(apart.model, dims, most, large)
+        opened = with_open_shapes(apart.model, dims, self._family, large)
         types = {**types, **opened.types}
         view = self._view(opened.model, types)
         with self.task.clock.running():

@@ -31,6 +31,7 @@ from remat_cli.onnx_io.read.layout_scene import carry_whole_names, declared_shap
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
+from remat_cli.ort_rules.versions import LATE_KERNELS, numbers_of
 from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.sessions.error_text import lacks_memory
@@ -38,6 +39,7 @@ from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.tiles.build import (
+    FILL_OP,
     FILL_SINCE,
     reordered,
     tile_order,
@@ -125,7 +127,13 @@ def in_least_opset(model: Any, whole: Prepared) -> Any:
 
 
 def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:
-    """The whole model under the opset that filling tiles in place needs; None where it does not run alike."""
+    """The whole model under the opset that filling tiles in place needs; None where it does not run alike.
+
+    None too where it is for a version of the runtime that has no kernel for that.
+    """
+    asked, first = conditions.runtimes, LATE_KERNELS[FILL_OP, FILL_SINCE]
+    if asked is not None and numbers_of(asked.oldest) < numbers_of(first):
+        return None
     raised = raise_opset(whole.reference, FILL_SINCE, whole.graph)
     if raised is None:
         return None

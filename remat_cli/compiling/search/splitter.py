@@ -6,7 +6,6 @@ from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.aimed import fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
-from remat_cli.compiling.search.other_budgets import or_known
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
@@ -20,7 +19,7 @@ def plan_split(tiles: Tiles) -> OneModel | Refused:
     """The better of the whole plan and the best one with splits."""
     task = tiles.task
     task.progress.stage(stages.SPLITTING)
-    found = or_known(tiles, hold_least(tiles) if task.question.least else fit_budget(tiles))
+    found = hold_least(tiles) if task.question.least else fit_budget(tiles)
     if found is None:
         return without_splits(tiles)
     if task.request.splits.mode == "auto" and isinstance(task.whole, OneModel):

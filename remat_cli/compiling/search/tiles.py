@@ -1,5 +1,7 @@
 """Models split into tiles, regions or bands: how a proposal is built with the same bits, measured and planned."""
 
+from __future__ import annotations
+
 import math
 import tempfile
 from collections.abc import Iterator
@@ -7,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared, op_threads
-from remat_cli.compiling.search.known_splits import remember_split
+from remat_cli.compiling.search.kept_curve import keep_plan, keep_tiles
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
 from remat_cli.compiling.search.split_model import (
     ExposedTiles,
@@ -109,7 +112,7 @@ class Tiles:
         more = max(0, grown_bytes) if question.asks_for_all else 0
         return make_problem(trial.prepared.graph, trial.profile, question.budget_bytes + more)
 
-    def build(self, proposal: SplitProposal, aim: float | None) -> tuple[SplitProposal, Prepared] | None:
+    def build(self, proposal: SplitProposal, aim: float | None) -> BuiltTiles | None:
         """The split model, with the bits of the whole one: ops that change bits are left whole."""
         whole, request = self.task.whole.prepared, self.task.request
         may_reassociate = request.splits.allow_reassociation
@@ -127,7 +130,7 @@ class Tiles:
                 with self.task.clock.running():
                     prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
                 if prepared is not None:
-                    return current, prepared
+                    return BuiltTiles(current, model, prepared)
                 exposed = ExposedTiles(current.view, model, current.parts, may_reassociate)
                 with self.task.clock.running():
                     culprit = find_culprit(exposed, whole, request.conditions, folder)
@@ -154,6 +157,15 @@ class Tiles:
 
 
 @dataclass(frozen=True)
+class BuiltTiles:
+    """A proposal as a model, before and after the runtime has optimised it."""
+
+    proposal: SplitProposal
+    model: Any
+    prepared: Prepared
+
+
+@dataclass(frozen=True)
 class TileCandidate:
     """A proposal of tiles; where some of them have other bits, another one for the same `aim` takes its place.
 
@@ -171,21 +183,24 @@ class TileCandidate:
         built = self.tiles.build(self.proposal, self.aim)
         if built is None:
             return None
-        task, (proposal, prepared) = self.tiles.task, built
+        task, prepared = self.tiles.task, built.prepared
         with task.clock.running():
             profile = profile_split(prepared, task.whole, task.progress, task.clock.left)
-        return SplitTrial(replace(self, proposal=proposal), prepared, profile, self.tiles.record(proposal))
+        chosen = replace(self, proposal=built.proposal)
+        return SplitTrial(chosen, prepared, profile, self.tiles.record(built.proposal), tiled=built.model)
 
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
-        """Plan and write it, and remember it for other budgets; None where one op alone is beyond the budget."""
+        """Plan and write it, and put it on the curve of its model; None where one op alone is beyond the budget."""
         task, problem = self.tiles.task, self.tiles.problem_of(trial)
         if working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes:
             return None
         found = task.plan(trial, problem, task.request.search.share(1 - WHOLE_SHARE - SEARCH_SHARE), _lower)
         if isinstance(found, Refused):
             return found
-        remember_split(found, task.request.splits, self.proposal)
-        return replace(found, splitting=_as_planned(trial.splitting, found), tighter=self.tighter)
+        found = replace(found, splitting=as_planned(trial.splitting, found), tighter=self.tighter)
+        if found.whole.runnable is None and keep_tiles(found, trial.tiled, trial.splitting, task.request):
+            keep_plan(found, task.request)
+        return found
 
 
 def inside_above(graph: Graph, most_bytes: int) -> tuple[LargeTensor, ...]:
@@ -193,7 +208,7 @@ def inside_above(graph: Graph, most_bytes: int) -> tuple[LargeTensor, ...]:
     return tuple(each for each in large_tensors(graph, most_bytes) if each.kind == "inside")
 
 
-def _as_planned(splitting: Splitting, found: OneModel) -> Splitting:
+def as_planned(splitting: Splitting, found: OneModel) -> Splitting:
     """The record of a split with peaks and times of its regions as they came out in the plan."""
     plan = found.plan
     owner = regions_of_ops(splitting, found.prepared.graph)

@@ -20,6 +20,7 @@ from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.profile import Kind, Placement, Profile
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import Paging
@@ -58,8 +59,9 @@ class PlanRequest(msgspec.Struct, frozen=True):
     process, mapped pages of files with it where `count_mapped` (None: the budget bounds what is live). `external_data`
     is whether weights were to go into a file of their own (None: where they are large), and `packed_weights` whether
     copies as kernels pack them were to go there too. `max_overhead_percent` is the most extra time that was to be
-    spent (None: any). `target` names the processors for which memory is promised (empty: all that it runs on).
-    `custom_ops` are the libraries whose operators the model has.
+    spent (None: any). `target` names the processors for which memory is promised (empty: all that it runs on), and
+    `runtimes` the versions of the runtime (None: none were named).
+    `custom_ops` are the libraries whose operators the model has. `summed` are dimensions that are sums of others.
     """
 
     budget: str
@@ -68,9 +70,11 @@ class PlanRequest(msgspec.Struct, frozen=True):
     order: Literal["free", "keep"] = "free"
     portable: bool = False
     target: str = ""
+    runtimes: RuntimeRange | None = None
     plain: bool = False
     session: AskedSession = AskedSession()
     dims: dict[str, int] = {}
+    summed: dict[str, Dim] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
     family: SizeFamily | None = None
     split: SplitMode = "off"

@@ -53,6 +53,11 @@ class AskedBudget(msgspec.Struct, frozen=True):
         devices = tuple((name, part.bounding(scope)) for name, part in self.devices)
         return msgspec.structs.replace(self, devices=devices, bounds=scope)
 
+    def at_most(self, bytes_: int) -> AskedBudget:
+        """The same budget, with these bytes in place of a share."""
+        is_share = self.kind == "fraction" and self.bounds == "live"
+        return msgspec.structs.replace(self, kind="bytes", bytes=bytes_) if is_share else self
+
     def leaving(self, live_bytes: int) -> AskedBudget:
         """So many bytes of live tensors in place of the budget on the process that leaves them."""
         bounds = "live" if self.bounds == "process" else self.bounds

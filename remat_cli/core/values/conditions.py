@@ -7,8 +7,9 @@ from typing import Final, Literal
 import msgspec
 
 from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import AskedSession
-from remat_cli.core.values.sizes import SizeFamily
+from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import SpillSpec
 
 CPU = "cpu"
@@ -23,6 +24,10 @@ BLOCKS_OF: Final[Mapping[str, tuple[int, ...]]] = {
     "wasm": (1,),
 }
 """How many channels sessions keep together on processors of a name (1: they have no such layout)."""
+HEAP_BYTES: Final[Mapping[str, int]] = {"wasm": 2**32}
+"""The most that a process can have where a target bounds that: 32-bit addresses of WebAssembly."""
+HEAP_BEFORE_BYTES: Final = 2**24
+"""Of such memory, what is taken before a model is there."""
 KINDS: Final = ("x86-64-avx512", "x86-64-avx2", "arm64", "wasm")
 """Kinds of processors that differ in how sessions run a file: those that one for any processor is for."""
 KINDS_OF: Final[Mapping[str, tuple[str, ...]]] = {"any": KINDS, "x86-64": ("x86-64-avx512", "x86-64-avx2")}
@@ -32,18 +37,21 @@ KINDS_OF: Final[Mapping[str, tuple[str, ...]]] = {"any": KINDS, "x86-64": ("x86-
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What stages need to know of the user's wishes about the model and the machine.
 
-    `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest. `inputs`
+    `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest, and
+    `summed` are sums of them. `inputs`
     are real ones (.npz), which bind sizes too, else they are drawn from `seed`; outputs are compared on `more_inputs`
     as well. A `portable` file runs everywhere; what is promised of its memory is, where it has a `target`, that of
     processors of this name. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
     user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
-    of the model that shows no progress for `run_seconds` is ended. Callers will open the file in a `session`. Values
-    may wait in `spill` meanwhile.
+    of the model that shows no progress for `run_seconds` is ended. A file is for `runtimes` (None: for all that have
+    what it needs). A process has no more than `heap_bytes` where it runs (None: as much as there is). Callers will open
+    the file in a `session`. Values may wait in `spill` meanwhile.
     """
 
     devices: tuple[DeviceSpec, ...]
     dims: dict[str, int] = {}
+    summed: dict[str, Dim] = {}
     input_shapes: dict[str, tuple[int, ...]] = {}
     family: SizeFamily | None = None
     inputs: Path | None = None
@@ -51,6 +59,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     portable: bool = False
     target: str = ""
+    heap_bytes: int | None = None
+    runtimes: RuntimeRange | None = None
     plain: bool = False
     session: AskedSession = AskedSession()
     estimate: bool = False
@@ -100,6 +110,10 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     def leaves_alone(self, block: int) -> bool:
         """Whether all processors that a file is for have blocks of so many channels, so that it needs no other ones."""
         return self.target in BLOCKS_OF and BLOCKS_OF[self.target] == (block,)
+
+    def most_live_bytes(self, weight_bytes: int) -> int | None:
+        """What can be live at once where the target's memory is bounded, of which the file takes its part too."""
+        return None if self.heap_bytes is None else max(0, self.heap_bytes - HEAP_BEFORE_BYTES - weight_bytes)
 
     @property
     def opens_as(self) -> Optimization:

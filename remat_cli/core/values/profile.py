@@ -1,5 +1,6 @@
 """Devices as the user names and describes them, what ops cost on each, and what a plan that spans several holds."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -101,6 +102,12 @@ class Profile(msgspec.Struct, frozen=True):
     def fixed_bytes(self) -> int:
         """What is held all through a run: weights and model inputs."""
         return self.weight_bytes + self.input_bytes
+
+
+def without_costs(ops: Iterable[str]) -> Profile:
+    """A profile for questions of memory only: ops, by name, that take no time and no workspace."""
+    nowhere = Provenance("", "", "", "", "", 0, "", 0, 0, measured=False)
+    return Profile("any", "", nowhere, tuple(OpCost(name, 0) for name in ops), 0, 0)
 
 
 HOST_MEMORY = "cpu"

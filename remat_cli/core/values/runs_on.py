@@ -18,6 +18,8 @@ DEFAULT_OPTIONS: Final = ("any graph optimisation level", "any number of threads
 EXACT_OPTIONS: Final = ("the exact options of the plan",)
 """The same of a portable file, which any other session optimises again."""
 
+UNLIKE: Final = ("ARM with SME",)
+"""Where convolutions that pad all sides alike have kernels of their own, which tiles at an edge have not."""
 OWN_OPTIONS: Final = ("sessions that remat opens",)
 """The same of a plan that is cut into sessions."""
 
@@ -32,7 +34,8 @@ class RunsOn(msgspec.Struct, frozen=True):
     those of `session` were asked for. With `threads` of a session its bits are those of the original (0: with any
     number): parts of some ops, such as Elu, are computed in packets that threads share.
     What is promised of memory was predicted for processors of the name `target` (empty: for all that it runs on).
-    `is_guarded`: an op of the file refuses other processors.
+    `is_guarded`: an op of the file refuses other processors. `runtimes` are the versions that it was asked for
+    (empty: none were named). On processors that are `unlike` others last bits may differ from those of the original.
     """
 
     processor: str
@@ -45,20 +48,35 @@ class RunsOn(msgspec.Struct, frozen=True):
     session: tuple[str, ...] = ()
     threads: int = 0
     target: str = ""
+    runtimes: str = ""
+    unlike: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
         """All of it in one line for people."""
         loads = "" if self.loads_from == self.least_runtime else f"loads from {self.loads_from}, "
         runtime = f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})"
+        if self.runtimes:
+            runtime = f"ONNX Runtime {self.runtimes.replace('..', ' to ')} ({self._bits_by_version})"
         made_for = f", in sessions with {', '.join(self.session)}" if self.session else ""
         if self.threads:
             made_for += f"; bits are those of the original with intra_op_num_threads={self.threads}"
         if self.target:
             made_for += f"; memory is promised for {self.target}, predicted, not run there"
         if self.layout_block is None:
-            return f"runs on: any processor (bits compared on {self.processor}), {runtime}{made_for}"
+            but = f"; on {', '.join(self.unlike)} last bits may differ" if self.unlike else ""
+            return f"runs on: any processor (bits compared on {self.processor}{but}), {runtime}{made_for}"
         return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"
+
+    @property
+    def _bits_by_version(self) -> str:
+        """On which of the versions that it was asked for it has the bits that the original has there."""
+        ends = (*self.runtimes.split(".."), self.least_runtime)
+        oldest, *_, newest, least = (tuple(map(int, each.split("."))) for each in (ends[0], *ends))
+        if oldest >= least:
+            return "as asked"
+        where = f"before {self.least_runtime} " if newest >= least else ""
+        return f"as asked; {where}the original may be fused otherwise, so that last bits differ from its own there"
 
     @property
     def asked_session(self) -> AskedSession:
@@ -85,7 +103,7 @@ class RunsOn(msgspec.Struct, frozen=True):
         found: dict[str, object] = {
             key.removeprefix(start): text for key, text in entries.items() if key.startswith(start)
         }
-        for name in ("options", "session"):
+        for name in ("options", "session", "unlike"):
             if name in found:
                 found[name] = list(filter(None, str(found[name]).split("; ")))
         if found.get("layout_block") == "none":

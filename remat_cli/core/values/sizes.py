@@ -1,4 +1,4 @@
-"""Sizes that vary: ranges of named dimensions, limits on their products, and a tensor's dimensions as expressions."""
+"""Sizes that vary: ranges of named dimensions, limits on them, and a tensor's dimensions as expressions."""
 
 import bisect
 import itertools
@@ -46,18 +46,23 @@ class SizeRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SizeLimit(msgspec.Struct, frozen=True):
-    """The product of some named dimensions is at most `most`."""
+    """A sum of products of named dimensions is at most `most`."""
 
-    names: tuple[str, ...]
+    products: tuple[tuple[str, ...], ...]
     most: int
 
     def __str__(self) -> str:
         """As a user writes it."""
-        return f"{'*'.join(self.names)}<={self.most}"
+        return f"{'+'.join(map('*'.join, self.products))}<={self.most}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The dimensions that it speaks of."""
+        return tuple(dict.fromkeys(name for names in self.products for name in names))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes keep it."""
-        return math.prod(sizes[name] for name in self.names) <= self.most
+        return sum(math.prod(sizes[name] for name in names) for names in self.products) <= self.most
 
 
 class Term(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,12 +113,6 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
         return found if self.within is None else found.union(*(each.names for each in self.within.factors))
 
     @property
-    def is_never_zero(self) -> bool:
-        """Whether it is at least one for all sizes that are: it grows with them, and is that for the least."""
-        grows = self.within is None and self.times > 0 and all(term.factor > 0 for term in self.terms)
-        return grows and self.at(dict.fromkeys(self.names, 1)) > 0
-
-    @property
     def symbol(self) -> str | None:
         """The name of a dimension that is just that; None for other expressions."""
         is_plain = len(self.terms) == 1 and self == Dim((Term(self.terms[0].names),))
@@ -123,7 +122,7 @@ class Dim(msgspec.Struct, frozen=True, omit_defaults=True):
         """As a user would write it: `seq`, `12 * batch * seq`, `past + seq`, `2 * ((frames + 1) // 2) - 1`."""
         if not self.terms:
             return str(self.offset)
-        total = " + ".join(map(str, self.terms))
+        total = " + ".join(map(str, self.terms)).replace("+ -1 * ", "- ").replace("+ -", "- ")
         total += _more(self.offset)
         total = total if self.divisor == 1 else f"({total}) // {self.divisor}"
         total = (total if self.times == 1 else f"{self.times} * ({total})") + _more(self.plus)
@@ -257,6 +256,20 @@ class SizeFamily(msgspec.Struct, frozen=True):
         in_range = all(sizes[each.name] in each.sizes for each in self.ranges)
         return in_range and all(limit.holds(sizes) for limit in self.limits)
 
+    @property
+    def least(self) -> dict[str, int]:
+        """The least size of each named dimension."""
+        return {each.name: each.low for each in self.ranges} | self.fixed
+
+    def is_never_zero(self, dim: Dim) -> bool:
+        """Whether a dimension is at least one for all sizes: it grows with them, and is that for the least."""
+        grows = dim.within is None and dim.times > 0 and all(term.factor > 0 for term in dim.terms)
+        return grows and dim.at(self.least) > 0
+
+    def has_rest(self, dims: Sequence[Dim]) -> bool:
+        """Whether one of a tensor's lengths is what the others leave, for all sizes: not where others may be zero."""
+        return all(self.least.values()) or all(map(self.is_never_zero, dims))
+
     def agree(self, one: Dim, other: Dim, factor: int = 1) -> bool:
         """Whether one is so many times the other for all sizes; also false where that would take long to say.
 
@@ -287,8 +300,8 @@ class SizeFamily(msgspec.Struct, frozen=True):
         """The largest sizes: none of the dimensions can grow alone; the one that plans are made for comes first.
 
         Without limits that is one, all maxima. With limits each dimension in turn takes all that it can, in both
-        orders, so that extremes of a product are among them; first is the one with the largest product, then the one
-        whose last-named dimension is longest.
+        orders, so that extremes of a product are among them. First is the one with the longest dimension, then the one
+        with the largest product; where a sum is limited it is the other way round, as most is held where both are long.
         """
         return self._corners(None)
 
@@ -299,11 +312,13 @@ class SizeFamily(msgspec.Struct, frozen=True):
     def _corners(self, bound: SizeBound | None) -> tuple[dict[str, int], ...]:
         found: dict[tuple[int, ...], dict[str, int]] = {}
         for order in itertools.permutations(self.ranges):
-            sizes = {each.name: each.low for each in self.ranges} | self.fixed
+            sizes = self.least
             for each in order:
                 sizes[each.name] = self._most(each, sizes, bound)
             found[tuple(sizes[each.name] for each in self.ranges)] = sizes
-        largest_first = sorted(found, key=lambda numbers: (max(numbers), math.prod(numbers)), reverse=True)
+        has_sums = any(len(limit.products) > 1 for limit in self.limits)
+        measures = (math.prod, max) if has_sums else (max, math.prod)
+        largest_first = sorted(found, key=lambda numbers: [measure(numbers) for measure in measures], reverse=True)
         return tuple(found[numbers] for numbers in largest_first)
 
     def _most(self, each: SizeRange, sizes: Mapping[str, int], bound: SizeBound | None) -> int:
@@ -320,6 +335,31 @@ def _last(rising: Sequence[int], holds: Callable[[int], bool]) -> int:
     return rising[max(0, bisect.bisect_left(rising, True, key=lambda size: not holds(size)) - 1)]
 
 
+def dim_told(text: str) -> Dim | None:
+    """The dimension that a text says as a sum of products of names and numbers: `past + seq`, `2*batch + 1`.
+
+    Exporters write such names themselves. None where a text is no such sum, or the name of one dimension.
+    """
+    terms, offset = list[Term](), 0
+    for sign, part in _SUMMAND.findall(text):
+        names, factor = list[str](), -1 if sign == "-" else 1
+        for each in (word.strip() for word in part.split("*")):
+            if each.isdecimal():
+                factor *= int(each)
+            elif _NAME.fullmatch(each):
+                names.append(each)
+            else:
+                return None
+        if names:
+            terms.append(Term(tuple(names), factor))
+        else:
+            offset += factor
+    found = Dim(tuple(terms), offset)
+    return None if found.symbol is not None or not terms else found
+
+
+_SUMMAND = re.compile(r"(^|[+-])([^+-]*)")
+_NAME = re.compile(r"[^\W\d][\w.]*")
 _TOLD = re.compile(r"(.+?)(?:=([0-9]+)(?:\.\.([0-9]+)(?::([0-9]+))?)?|<=([0-9]+))(?:; |$)")
 """One part of the text of a family: a name with a size or a range, or names with a limit."""
 
@@ -329,7 +369,7 @@ def family_told(text: str) -> SizeFamily | None:
     ranges, limits, fixed = [], [], {}
     for name, low, high, step, most in _TOLD.findall(text):
         if most:
-            limits.append(SizeLimit(tuple(name.split("*")), int(most)))
+            limits.append(SizeLimit(tuple(tuple(product.split("*")) for product in name.split("+")), int(most)))
         elif high:
             ranges.append(SizeRange(name, int(low), int(high), int(step or 1)))
         else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 import msgspec
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
 from remat_cli.core.schedule.program import InputSpec
+from remat_cli.core.values.sizes import Dim
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_nodes, checkable
 from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
@@ -35,6 +37,7 @@ from remat_cli.onnx_io.read.old_forms import as_loaded, check_opset, is_too_old,
 from remat_cli.onnx_io.read.untrusted import all_tensors, check_texts, check_types, external_files
 from remat_cli.onnx_io.sizes.fed_sizes import fed_sizes, with_fed
 from remat_cli.onnx_io.sizes.nameless import name_dimensions
+from remat_cli.onnx_io.sizes.summed import sums_of, with_sums
 from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.primers import without_primers
@@ -66,7 +69,8 @@ class SourceModel:
     `sha256` is the hash of the file and of its external data. `interface` is what the file declares, symbolic
     dimensions included; `named` is the same with a name for each input dimension that has none there. `data_files`
     hold what of its weights lies outside, `form` is the steady form that the file has; here it is seen through, and
-    primers are taken out. `converted` says what was converted.
+    primers are taken out. `converted` says what was converted. `summed` are the named dimensions that are sums of
+    others: the user says so, or their names do.
     """
 
     ir: ir.Model
@@ -80,14 +84,16 @@ class SourceModel:
     has_packed: bool = False
     converted: str | None = None
     is_primed: bool = False
+    summed: dict[str, Dim] = field(default_factory=dict)
 
     def inputs_at(self, sizes: Mapping[str, int]) -> tuple[InputSpec, ...]:
         """What to feed at other sizes of named dimensions."""
+        known = with_sums({**self.bound_dims, **sizes}, self.summed)
         bound = (port_of(value) for value in fed_inputs(self.ir.graph))
         specs: list[InputSpec] = []
         for old, new, spec in zip(self.named.inputs, bound, inputs_of(self.ir), strict=True):
             pairs = _dim_pairs(old, new) if old.shape is not None else ((dim, dim) for dim in new.shape or ())
-            named = (sizes.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
+            named = (known.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
             specs.append(msgspec.structs.replace(spec, shape=tuple(int(str(dim)) for dim in named)))
         return tuple(specs)
 
@@ -98,10 +104,11 @@ class SourceModel:
         return replace(self, named=replace(self.named, outputs=typed))
 
     def interface_with(self, free: Collection[str]) -> Interface:
-        """The interface with numbers for names but those that stay free.
+        """The interface with numbers for names but those that stay free, and sums of these.
 
         Outputs keep dimensions that no input names: they may depend on values.
         """
+        free = {*free, *(name for name, total in self.summed.items() if total.names.intersection(free))}
         bound = (port_of(value) for value in fed_inputs(self.ir.graph))
         inputs: list[Port] = []
         sizes: dict[str, int | ir.SymbolicDim] = {}
@@ -162,9 +169,12 @@ def load(path: Path, dims: DimBindings, *, has_custom_ops: bool = False) -> Sour
     interface = interface_of(model)
     nameless = name_dimensions(model, dims.names, dims.shapes)
     named = interface_of(model)
-    bound = bind_dimensions(model.graph, dims, nameless)
+    summed = sums_of(named, dims.summed, dims.names)
+    bound = bind_dimensions(model.graph, dims, nameless, summed)
     digest, data = sha256(path, *data_files), tuple(data_files)
-    return SourceModel(model, path, digest, bound, interface, named, data, form, has_packed, converted, is_primed)
+    return SourceModel(
+        model, path, digest, bound, interface, named, data, form, has_packed, converted, is_primed, summed
+    )
 
 
 def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
@@ -237,19 +247,23 @@ class DimBindings(msgspec.Struct, frozen=True):
     """What the user says of dimensions: `names` from --dim, `shapes` (per input) from --input-shape.
 
     `batch` takes the place of the first dimension of every input that has one, fixed or not. `fed` are the shapes in
-    files of inputs, by file: they bind what nothing else does.
+    files of inputs, by file: they bind what nothing else does. `summed` dimensions are sums of others.
     """
 
     names: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     batch: int | None = None
     fed: dict[str, dict[str, tuple[int, ...]]] = {}
+    summed: dict[str, Dim] = {}
 
 
-def bind_dimensions(graph: ir.Graph, dims: DimBindings, nameless: Collection[str] = ()) -> dict[str, int]:
+def bind_dimensions(
+    graph: ir.Graph, dims: DimBindings, nameless: Collection[str] = (), summed: Mapping[str, Dim] = MappingProxyType({})
+) -> dict[str, int]:
     """Write numbers into the inputs' shapes, in place; returns the value of each named dimension.
 
-    `nameless` are names that dimensions have in here only: users bind them by the shape of an input.
+    `nameless` are names that dimensions have in here only: users bind them by the shape of an input. `summed` are sums
+    of others.
 
     Raises:
         ModelError: a dimension stays unbound, a name or an input does not exist, or two values contradict.
@@ -260,8 +274,9 @@ def bind_dimensions(graph: ir.Graph, dims: DimBindings, nameless: Collection[str
             if value.shape is not None and len(value.shape):
                 value.shape = ir.Shape([dims.batch, *list(value.shape)[1:]])
     _check_bindings(inputs, dims)
-    bound = _named_values(inputs, dims)
+    bound = with_sums(_named_values(inputs, dims, summed), summed)
     bound |= fed_sizes({name: _dims(value) for name, value in inputs.items()}, dims.fed, bound)
+    bound = with_sums(bound, {name: total for name, total in summed.items() if name not in bound})
     first = next(iter(dims.fed.values()), {})
     shapes = {
         name: with_fed(_bound_shape(value, dims.shapes.get(name), bound), first.get(name))
@@ -301,21 +316,22 @@ def _check_bindings(inputs: dict[str, ir.Value], dims: DimBindings) -> None:
         if not isinstance(value.type, ir.TensorType):
             raise ModelError(f"input '{value.name}' is not a tensor: sequences, maps and optional inputs do not work")
     for name, number in dims.names.items():
-        if number < 1:
-            raise ModelError(f"--dim {name}={number}: a dimension must be at least 1")
+        if number < 0:
+            raise ModelError(f"--dim {name}={number}: a dimension must not be negative")
     for name, shape in dims.shapes.items():
         if name not in inputs:
             raise ModelError(f"--input-shape {name}: no such input; there are: {', '.join(inputs) or 'none'}")
-        if any(number < 1 for number in shape):
-            raise ModelError(f"--input-shape {name}:{_text(shape)}: a dimension must be at least 1")
+        if any(number < 0 for number in shape):
+            raise ModelError(f"--input-shape {name}:{_text(shape)}: a dimension must not be negative")
         declared = _dims(inputs[name])
         if declared is not None and len(declared) != len(shape):
             raise ModelError(f"--input-shape {name}:{_text(shape)}: the model declares {len(declared)} dimensions")
 
 
-def _named_values(inputs: dict[str, ir.Value], dims: DimBindings) -> dict[str, int]:
-    """Value of each named dimension, from both options."""
+def _named_values(inputs: dict[str, ir.Value], dims: DimBindings, summed: Mapping[str, Dim]) -> dict[str, int]:
+    """Value of each named dimension, from both options; one that only sums have is named too."""
     known = {dim for value in inputs.values() for dim in _dims(value) or () if isinstance(dim, str)}
+    known.update(name for total in summed.values() for name in total.names)
     unknown = [name for name in dims.names if name not in known]
     if unknown:
         raise ModelError(f"--dim {unknown[0]}: no such dimension; there are: {', '.join(sorted(known)) or 'none'}")

@@ -1,7 +1,8 @@
 """Puts tensors that were cut back into the runtime's layout in blocks, where ops would else be fused in another way.
 
 Sums, normalisations and the like join the layout only where all that they read lies in it already. A cut takes a tensor
-out of it. A MaxPool over windows of one element is a copy, and an op that the runtime always takes into the layout.
+out of it. A MaxPool over windows of one element is a copy, and an op that the runtime always takes into the layout
+where channels fill whole blocks. Others stay as they are.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.layout_scene import in_turn, whole_names
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
-from remat_cli.ort_rules.layout import GLOBAL_POOLS, MOVING, WholeLayout
+from remat_cli.ort_rules.layout import BLOCKS, GLOBAL_POOLS, MOVING, WholeLayout
 
 BESIDE = frozenset({"Add", "Sum", "Mul", "BatchNormalization", "Concat", "Resize", "Upsample", *MOVING, *GLOBAL_POOLS})
 """Ops that join the layout only where all that they read lies in it."""
@@ -28,7 +29,9 @@ def marked(model: ir.Model, layout: WholeLayout) -> ir.Model:
             continue
         for position, value in enumerate(node.inputs):
             maker = None if value is None else value.producer()
-            if value is not None and maker is not None and _is_out(maker, node, names, layout):
+            if value is None or maker is None or not _has_whole_blocks(value):
+                continue
+            if _is_out(maker, node, names, layout):
                 if value.name not in marks:
                     marks[value.name or ""] = _mark(new.graph, maker, value, taken)
                 node.replace_input_with(position, marks[value.name or ""])
@@ -60,6 +63,12 @@ def _is_out(maker: ir.Node, reader: ir.Node, names: Mapping[str, str], layout: W
     add = names[reader.name or ""]
     partners = {each for fates in layout.fates.values() for _, together in fates.get(add, ()) for each in together}
     return len(partners) > 1 and whole not in partners
+
+
+def _has_whole_blocks(value: ir.Value) -> bool:
+    """Whether a value's channels fill blocks on all processors, since pools are taken into the layout only then."""
+    channels = None if value.shape is None or value.shape.rank() < 2 else value.shape[1]
+    return isinstance(channels, int) and all(channels % block == 0 for block in BLOCKS)
 
 
 def _mark(graph: ir.Graph, maker: ir.Node, value: ir.Value, taken: set[str]) -> ir.Value:

@@ -13,7 +13,7 @@ from remat_cli.core.schedule.plan import Compute, Plan
 from remat_cli.core.schedule.problem import make_problem, tensor_ids
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.gate_form import GateForm
-from remat_cli.core.values.profile import OpCost, Profile, Provenance
+from remat_cli.core.values.profile import without_costs
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs, type_of
 from remat_cli.onnx_io.read.layout_scene import whole_names
@@ -89,9 +89,7 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     graph = to_graph(model, observed)
     left_out = outputs | set(scene.opaque)
     ids = tensor_ids(graph)
-    # A profile for questions of storage only.
-    nowhere = Provenance("", "", "", "", "", 0, "", 0, 0, measured=False)
-    no_cost = Profile("any", "", nowhere, tuple(OpCost(op.name, 0) for op in graph.ops), 0, 0)
+    no_cost = without_costs(op.name for op in graph.ops)
     storage = {ids[i.tensor]: i.storage for i in baseline(make_problem(graph, no_cost)).instances}
     numbers: dict[int, int] = {}
     for op in graph.ops:

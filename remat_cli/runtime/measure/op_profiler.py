@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from remat_cli.base.errors import DeviceLost, MissingDependency, RuntimeFailure
+from remat_cli.base.run_count import ran
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime.measure.findings import Losing, OpFinding
 from remat_cli.runtime.sessions._ort import (
@@ -321,6 +322,7 @@ def bound_run(session: Any, feeds: Mapping[str, Array], settings: SessionSetting
             binding.bind_ortvalue_input(name, value)
         for name in outputs:
             binding.bind_output(name, *place)
+        ran()
         session.run_with_iobinding(binding)
         made: object = binding.get_outputs()
         binding.clear_binding_inputs()

@@ -210,6 +210,17 @@ class ProfileCache:
         with self._changes() as database:
             database.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", (sha256, scope.key, facts))
 
+    def models(self, scope: CacheScope) -> dict[str, bytes]:
+        """All that was stored in a scope, by the hash under which it was."""
+        with self._changes() as database:
+            rows = database.execute("SELECT sha256, facts FROM models WHERE scope = ?", (scope.key,)).fetchall()
+        return {key: bytes(facts) for key, facts in rows}
+
+    def forget_models(self, scope: CacheScope, keys: Iterable[str]) -> None:
+        """Forget what was stored under these hashes."""
+        with self._changes() as database:
+            database.executemany("DELETE FROM models WHERE sha256 = ? AND scope = ?", [(k, scope.key) for k in keys])
+
     def clear(self) -> int:
         """Forget everything; returns how many op costs, models and links were known."""
         with self._changes() as database:

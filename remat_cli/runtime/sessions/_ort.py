@@ -17,6 +17,7 @@ import numpy.typing as npt
 from remat_cli.base import processes
 from remat_cli.base.errors import DeviceLost, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, Start, Worker, fresh, ignore
+from remat_cli.base.run_count import ran
 from remat_cli.devices.provider_table import fault_in
 from remat_cli.ort_rules.records import Rules, rules_of
 from remat_cli.runtime.sessions.error_text import one_line
@@ -245,6 +246,7 @@ def run_session(session: Any, feeds: Mapping[str, Array], run_options: Any = Non
     Plain numpy types are fed directly and stay outside the runtime's arena. The types numpy lacks go through
     OrtValue, which the Python interface cannot turn back into numpy: their bytes are read from the buffer.
     """
+    ran()
     names = [output.name for output in session.get_outputs()]
     types = [*(i.type for i in session.get_inputs()), *(o.type for o in session.get_outputs())]
     if not any(_element(text) in EXTENDED_NAMES for text in types):
@@ -269,6 +271,7 @@ def run_into(session: Any, feeds: Mapping[str, Array], into: Mapping[str, Array]
             dtype = runtime_dtype(array)
             element = EXTENDED_NAMES[dtype][1] if dtype in EXTENDED_NAMES else array.dtype.type
             binding.bind_output(name, "cpu", 0, element, array.shape, array.ctypes.data)
+    ran()
     session.run_with_iobinding(binding)
     made = dict(zip(names, binding.get_outputs(), strict=True))
     return {name: into[name] if name in into else array_of(value) for name, value in made.items()}

@@ -29,7 +29,7 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], fami
     `dims` are the dimensions of tensors for all sizes. Ops that nothing reads any more are left out. May return the
     model itself.
     """
-    if not any(_written_down(node, dims) or _scales(node, dims, family) for node in model.graph):
+    if not any(_written_down(node, dims, family) or _scales(node, dims, family) for node in model.graph):
         return model
     plain = model.clone()
     for node in plain.graph:
@@ -38,7 +38,7 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], fami
             name = f"{PREFIX}scales/{'_'.join(map(str, scales))}"
             node.replace_input_with(SCALES, weight_in(plain.graph, name, np.array(scales, np.float32)))
             node.replace_input_with(SIZES, None)
-        shape = _written_down(node, dims)
+        shape = _written_down(node, dims, family)
         if shape is not None:
             name = f"{PREFIX}{'_'.join(map(str, shape))}"
             node.replace_input_with(1, weight_in(plain.graph, name, np.array(shape, np.int64)))
@@ -47,7 +47,7 @@ def with_known_shapes(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], fami
     return plain
 
 
-def _written_down(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> list[int] | None:
+def _written_down(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily) -> list[int] | None:
     """The shape of a Reshape for all sizes; None where it is constant already, or needs two lengths that vary."""
     if (node.domain, node.op_type) != ("", "Reshape"):
         return None
@@ -55,11 +55,12 @@ def _written_down(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> list[in
     if source is None or shape is None or shape.const_value is not None:
         return None
     before, after = dims.get(source.name or ""), dims.get(made.name or "")
-    if before is None or after is None or takes_zero(node, after):
+    if before is None or after is None or takes_zero(node, after, family):
         return None
     left = [COPIED if at < len(before) and before[at] == dim else REST for at, dim in enumerate(after)]
     found = [said if dim.terms else dim.offset for said, dim in zip(left, after, strict=True)]
-    return found if found.count(REST) <= 1 and not any(dim == Dim() for dim in after) else None
+    most_rests = 1 if family.has_rest(after) else 0
+    return found if found.count(REST) <= most_rests and not any(dim == Dim() for dim in after) else None
 
 
 def _scales(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily) -> list[int] | None:
@@ -83,10 +84,10 @@ def _scales(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], family: SizeFami
     return scales if all(is_same) else None
 
 
-def takes_zero(node: ir.Node, made: Sequence[Dim]) -> bool:
+def takes_zero(node: ir.Node, made: Sequence[Dim], family: SizeFamily) -> bool:
     """Whether a zero in the shape of a Reshape is a length, and may be one: torch writes all Reshapes like that.
 
     Where no length is ever zero, the op does the same without saying so, and a zero can stand for a copied length.
     """
     zeros = node.attributes.get(ALLOWS_ZERO)
-    return zeros is not None and bool(zeros.as_int()) and not all(dim.is_never_zero for dim in made)
+    return zeros is not None and bool(zeros.as_int()) and not all(map(family.is_never_zero, made))

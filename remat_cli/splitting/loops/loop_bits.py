@@ -282,7 +282,7 @@ def _is_same_by_ends(op: SizedOp, tiling: Tiling, family: SizeFamily) -> bool:
         return False
     if any(term.factor < 0 for dim in (op.length, made[-1], left[-1]) for term in dim.terms):
         return False
-    low = {each.name: each.low for each in family.ranges} | family.fixed
+    low = family.least
     if op.length.symbol is not None:  # the least size of which there is more than one tile
         low[op.length.symbol] = max(low[op.length.symbol], tiling.rows + 1)
     high = {each.name: each.high for each in family.ranges} | family.fixed
@@ -302,7 +302,7 @@ def _is_same_by_matrices(op: SizedOp, tiling: Tiling, family: SizeFamily) -> boo
     is_led = any(op.op.integer(name, 0) for name in ("transBatchA", "transBatchB"))
     if right is None or made is None or op.axis >= len(made) - 2 or is_led:
         return False
-    low = {each.name: each.low for each in family.ranges} | family.fixed
+    low = family.least
     axis, counts = op.axis - (len(made) - 2), list[int]()
     for stack in (made[:-2], right[:-2]):
         if any(term.factor < 0 for dim in stack for term in dim.terms):

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.core.values.sizes import Dim, number, product_of
+from remat_cli.core.values.sizes import Dim, SizeFamily, number, product_of
 from remat_cli.onnx_io.read.normalise import names_in
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.known_numbers import asked_lengths
@@ -37,16 +37,16 @@ class Partable:
 
 
 def with_open_shapes(
-    model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
+    model: ir.Model, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily, large: Collection[str]
 ) -> Partable:
     """The model with lengths left open in computed shapes of large tensors.
 
     Of each Reshape those are open that it reads at the same place, and of the others one: the longest.
 
-    Shapes of large tensors are computed of those of inputs. `dims` are the dimensions of tensors for all sizes, `most`
-    are the largest ones.
+    Shapes of large tensors are computed of those of inputs. `dims` are the dimensions of tensors for all sizes of the
+    `family`.
     """
-    if not any(_asks_shape(node, dims, large) or _open_of(node, dims, most, large) for node in model.graph):
+    if not any(_asks_shape(node, dims, large) or _open_of(node, dims, family, large) for node in model.graph):
         return Partable(model, {}, {})
     new = model.clone()
     nodes = list(new.graph)
@@ -58,7 +58,7 @@ def with_open_shapes(
             name = f"{OPEN_SHAPES}{node.name}"
             whole = numbers.op(new.graph, name, "Concat", parts, ir.AttrInt64("axis", 0))
             node.outputs[0].replace_all_uses_with(whole)
-        found = _open_of(node, dims, most, large)
+        found = _open_of(node, dims, family, large)
         if found:
             wanted = enumerate(dims[node.outputs[0].name or ""])
             parts = [numbers.constant([found[axis]]) if axis in found else numbers.length(dim) for axis, dim in wanted]
@@ -93,7 +93,7 @@ def _asks_shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], large: Colle
 
 
 def _open_of(
-    node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], most: Mapping[str, int], large: Collection[str]
+    node: ir.Node, dims: Mapping[str, tuple[Dim, ...]], family: SizeFamily, large: Collection[str]
 ) -> dict[int, int]:
     """Axes of what an op makes whose length need not be said, with what is said instead."""
     rest_or_repeated = rule_of(node.domain, node.op_type).open_length
@@ -111,8 +111,10 @@ def _open_of(
     starts = [(dim, product_of(before[:axis])) for axis, dim in enumerate(before)]
     kept = {axis: (after[axis], product_of(after[:axis])) for axis in varying}
     kept = {axis: start for axis, start in kept.items() if start in starts}
-    if takes_zero(node, after):
+    if takes_zero(node, after, family):
         return {}
     copied = [axis for axis, start in kept.items() if starts[axis : axis + 1] == [start]]
-    others = sorted(set(kept) - set(copied), key=lambda axis: (-after[axis].at(most), axis))
+    others = sorted(set(kept) - set(copied), key=lambda axis: (-after[axis].at(family.corners[0]), axis))
+    if not family.has_rest(after):
+        return dict.fromkeys(copied, COPIED)
     return dict.fromkeys(copied, COPIED) | dict.fromkeys(others[:1], REST)

@@ -150,5 +150,4 @@ def _axis_inside(view: ModelView, op: int) -> int:
         return len(shape) - 1
     is_wide = shape[-1] > shape[SPATIAL]
     inside = (CHANNELS, *range(SPATIAL + 1, len(shape) - is_wide))
-    longest: int = max(inside, key=shape.__getitem__)
-    return longest
+    return int(max(inside, key=shape.__getitem__))
