@@ -49,6 +49,20 @@ WORDS = np.arange(12, dtype=np.int32).reshape(2, 6)
 EMBEDDED = (WORDS, WORDS % 2, real(12, 16), real(6, 16), real(2, 16), real(16), real(16))
 
 
+TABLE, SCALES = np.arange(96, dtype=np.uint8).reshape(6, 16), real(6, 2)
+GROUPED = (real(3, 1, 32), real(3, 1, 16), real(3, 1, 16), real(3, 2, 4, 8), real(3, 2, 4, 8))
+GROUPED += (np.full(3, 4, np.int32), np.array(5, np.int32))
+BYTES_AND_SCALES = (*range(2, 7), *range(8, 18))
+EMBEDDED_IN_BYTES = (WORDS, WORDS % 2, *(np.arange(16 * rows, dtype=np.uint8).reshape(rows, 16) for rows in (12, 6, 2)))
+EMBEDDED_IN_BYTES += (np.arange(16, dtype=np.uint8),) * 2 + (np.ones((2, 6), np.int32), *(SCALE,) * 5, *(ZERO,) * 5)
+
+
+def blocks(columns: int, count: int, size: int, bits: int = 4) -> tuple[Array, Array]:
+    """A matrix of so many columns, each of `count` blocks of numbers of a few bits, and a scale for each block."""
+    dice = np.random.default_rng(columns + size)
+    return dice.integers(0, 256, (columns, count, size * bits // 8)).astype(np.uint8), real(columns * count) / 9
+
+
 def recurrent(gates: int) -> tuple[Array, ...]:
     """Input, weights and recurrent weights."""
     return real(5, 4, 8), real(1, gates * 16, 8), real(1, gates * 16, 16)
@@ -174,6 +188,10 @@ CASES = (
     contrib("QGemm", SMALL[0], *POINT, SMALL[0], *POINT, None, *POINT, transB=1),
     contrib("MatMulIntegerToFloat", SMALL, SMALL[0].T, SCALE, SCALE),
     contrib("QAttention", SMALL, np.ones((12, 24), np.uint8), real(24), SCALE, SCALE, weights=(1,), num_heads=4),
+    contrib("MatMulNBits", real(3, 20, 64), *blocks(10, 2, 32), weights=(1, 2), K=64, N=10, bits=4, block_size=32),
+    contrib("GatherBlockQuantized", TABLE, PLACES, SCALES, weights=(0, 2), bits=4, block_size=16, quantize_axis=1),
+    OneOp("GroupQueryAttention", GROUPED, {"num_heads": 4, "kv_num_heads": 2}, (), CONTRIB, 1, (True,) * 3),
+    OneOp("QEmbedLayerNormalization", EMBEDDED_IN_BYTES, {}, BYTES_AND_SCALES, CONTRIB, 1, (True, True)),
     blocked("Conv", real(block_size(), block_size(), 3, 3)),
     *(blocked(op, **WINDOW) for op in ("MaxPool", "AveragePool")),
     *(blocked(f"Global{kind}Pool") for kind in ("Average", "Max")),

@@ -311,8 +311,13 @@ def test_quantised_attention_is_cut_along_the_batch(threads: int, unidirectional
     op = contrib("QAttention", *inputs, num_heads=4, unidirectional=unidirectional)
     assert check_slices(op, 0, threads=threads).all_exact
     assert check_slices(op, 1).all_refused
-    mask = np.array([33, 20, 5, 33, 1], np.int32)
-    assert check_slices(contrib("QAttention", *inputs[:5], mask, *points, num_heads=4), 0).all_refused
+    lengths = np.array([33, 20, 5, 33, 1], np.int32)
+    for mask in (lengths, (np.arange(33) < lengths[:, None]).astype(np.int32)):
+        assert check_slices(
+            contrib("QAttention", *inputs[:5], mask, *points, num_heads=4), 0, threads=threads
+        ).all_exact
+    bounds = np.concatenate([lengths, lengths * 0])  # where each item ends, then where it begins
+    assert check_slices(contrib("QAttention", *inputs[:5], bounds, *points, num_heads=4), 0).all_refused
 
 
 @pytest.mark.parametrize("op_type", ["QuantizeLinear", "DequantizeLinear"])

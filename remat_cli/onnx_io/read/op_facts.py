@@ -64,7 +64,8 @@ _SPECIAL: Mapping[OpFacts, Mapping[str, str]] = {
         NCHWC: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool ReorderInput ReorderOutput Upsample",
         CONTRIB: "FusedGemm FusedMatMul FusedMatMulActivation TransposeMatMul Gelu BiasGelu FastGelu QuickGelu "
         "LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization "
-        "EmbedLayerNormalization GroupNorm SkipGroupNorm Attention MultiHeadAttention PackedAttention QAttention "
+        "EmbedLayerNormalization QEmbedLayerNormalization GroupNorm SkipGroupNorm Attention MultiHeadAttention "
+        "GroupQueryAttention PackedAttention QAttention "
         "RotaryEmbedding BiasSoftmax BiasSplitGelu BiasAdd MatMulNBits MatMulBnb4 MatMulFpQ4 MatMulInteger16 "
         "MatMulIntegerToFloat DynamicQuantizeMatMul DynamicQuantizeLSTM QLinearAdd QLinearMul QLinearSigmoid "
         "QLinearLeakyRelu QLinearSoftmax QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearAveragePool "

@@ -72,15 +72,16 @@ COUNTS = 1  # its second output, of each item of the batch
 
 
 def embedding(op: OpView, slab: Slab) -> Sliced | None:
-    """EmbedLayerNormalization: by batch, or by words with the positions that they have."""
+    """EmbedLayerNormalization, of bytes too: by batch, or by words with the positions that they have."""
     counts = op.outputs[COUNTS] if len(op.outputs) > COUNTS else None
     if slab.axis > 1 or (slab.axis == 1 and counts is not None):
         return None
     needs: list[Slab | None] = [None] * len(op.inputs)
-    for place in (WORDS, SEGMENTS, MASK, PLACES):
+    tells_places = op.node.op_type == "EmbedLayerNormalization" and op.has_input(PLACES)
+    for place in (WORDS, SEGMENTS, MASK, *((PLACES,) if tells_places else ())):
         shape = op.inputs[place] if op.has_input(place) else None
         if shape is not None and shape[slab.axis] == op.output_shape[slab.axis]:
             needs[place] = slab
-    if slab.axis == 1 and not op.has_input(PLACES):
+    if slab.axis == 1 and not tells_places:
         needs[POSITIONS] = slab._replace(axis=0)
     return Sliced(tuple(needs), slab)

@@ -235,7 +235,9 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(indexed.one_hot, {ONNX: "OneHot"}, Why.MOVED, is_cheap=True),
     SliceRule(indexed.triangle, dict.fromkeys((ONNX, CONTRIB), "Trilu"), Why.MOVED, is_cheap=True),
     SliceRule(indexed.reversal, {ONNX: "ReverseSequence"}, Why.MOVED, is_cheap=True),
-    SliceRule(indexed.embedding, {CONTRIB: "EmbedLayerNormalization"}, Why.APART, is_cheap=True),
+    SliceRule(
+        indexed.embedding, {CONTRIB: "EmbedLayerNormalization QEmbedLayerNormalization"}, Why.APART, is_cheap=True
+    ),
     SliceRule(sampled.grid_sample, dict.fromkeys((ONNX, CONTRIB), "GridSample"), Why.ALONE),
     SliceRule(
         sampled.affine_grid,
@@ -294,6 +296,7 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(lines.best_place, {ONNX: "ArgMax ArgMin"}, Why.APART),
     SliceRule(attention.attention, {ONNX: "Attention"}, Why.ASKED),
     SliceRule(attention.multi_head, {CONTRIB: "MultiHeadAttention"}, Why.ASKED),
+    SliceRule(attention.grouped, {CONTRIB: "GroupQueryAttention"}, Why.APART),
     SliceRule(attention.packed, {CONTRIB: "Attention"}, Why.APART),
     SliceRule(attention.rotary, dict.fromkeys((ONNX, CONTRIB), "RotaryEmbedding"), Why.ALONE),
     SliceRule(
@@ -308,6 +311,8 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(quantised.softmax, {CONTRIB: "QLinearSoftmax"}, Why.APART),
     SliceRule(quantised.gemm, {CONTRIB: "QGemm"}, Why.INTEGERS),
     SliceRule(quantised.attention, {CONTRIB: "QAttention"}, Why.APART),
+    SliceRule(quantised.block_product, {CONTRIB: "MatMulNBits"}, Why.ASKED, reads_no_constants=True),
+    SliceRule(quantised.block_gather, {CONTRIB: "GatherBlockQuantized"}, Why.ALONE, Scope.EVERY_SIZE),
     SliceRule(table_rows.rows, {ML: "Scaler Normalizer Binarizer Imputer"}, Why.APART, Scope.EVERY_SIZE, is_cheap=True),
     SliceRule(table_rows.counted, {ONNX: "TfIdfVectorizer"}, Why.APART, Scope.EVERY_SIZE),
     SliceRule(table_rows.trees, {ML: "TreeEnsembleRegressor TreeEnsembleClassifier"}, Why.ASKED),

@@ -135,7 +135,8 @@ def _spread_on(view: ModelView, op: int, known: dict[str, int]) -> None:
 
 def _axes_read(view: ModelView, op: int, axis: int) -> dict[str, int]:
     """By name of what an op reads, the axis it is cut along when the output is cut along `axis`."""
-    extent = view.ops[op].output_shape[axis]
+    shape = view.ops[op].output_shape
+    extent = shape[axis] if axis < len(shape) else 1  # other outputs may have more axes
     sliced = view.slice(op, Slab(axis, 0, extent // 2)) if extent > 1 else None
     needs = zip(view.reads[op], sliced.needs, strict=True) if sliced is not None else ()
     return {name: need.axis for name, need in needs if need is not None and name}
