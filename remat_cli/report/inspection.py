@@ -291,7 +291,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     if report.process is not None and report.runs is not None:
         lines += ["", *forecast_lines(report.process, report.runs)]
     lines += learnt_lines(Learning(report.learnt, report.rounds_of_learning, report.room_bytes))
-    return lines + closing_lines(report, style) + ladder_lines(report)
+    return lines + ladder_lines(report) + closing_lines(report, style)
 
 
 def _floor_rows(report: InspectReport) -> list[list[str]]:
