@@ -299,6 +299,10 @@ bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, export
 	$(REAL_VENV)/bin/python -m bench.any_size_models bench/generated/any_size
 	$(BIN)/python -m bench.any_size
 
+bench-quantised: $(STAMP)  ## models in dynamic int8 at half and a quarter of their own peak, rows that are missing, ten minutes
+	$(BIN)/python -m bench.quantised
+	$(BIN)/python -m bench.quantised --write
+
 bench-drawn: $(STAMP)  ## random models of torch and older exporters, compiled for ranges and run at ten sizes: rows that are missing, hours (SHARD=2/8)
 	$(BIN)/python -m bench.drawn.measure --shard $(SHARD)
 

@@ -8,6 +8,7 @@ not made again.
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,6 +79,7 @@ def model_rows(name: str, path: Path, time_limit: str) -> Iterator[Row]:
                 "pass": number,
                 "exit_code": code,
                 "message": message,
+                "load": round(os.getloadavg()[1], 1),
                 **_facts(report),
             }
 
@@ -139,6 +141,11 @@ def markdown(rows: Sequence[Row]) -> str:
             f"{len(dominated(of_pass))} dominated, {len(out_of_order(of_pass))} pairs not in order, {dear} above "
             f"{DEAR_PERCENT:+.0f} %; half of the compiles took at most {middle} s."
         )
+    loads = [row["load"] for row in rows if "load" in row]
+    told = f"at most {max(loads):.1f} in {len(loads)} rows" if loads else ""
+    left = len(rows) - len(loads)
+    unsaid = f"not recorded in {left} rows, made while other programs ran: their times are no evidence" if left else ""
+    lines.append(f"Load of the machine meanwhile, this compile included: {', '.join(filter(None, (told, unsaid)))}.")
     table = "\n".join(table_lines(HEAD, [_cells(row) for row in rows]))
     return INTRODUCTION + "\n" + "\n\n".join(lines) + f"\n\n{table}\n"
 

@@ -1,0 +1,135 @@
+"""Models in dynamic int8, made by the runtime's own tool: what plans hold beside them, with the bits of the quantised.
+
+`python -m bench.quantised` quantises the models, compiles each for shares of its own peak, at one size or for a range
+of sizes, and appends a row for each to `bench/results/quantised.jsonl`; rows that are there are skipped. `--write`
+makes the page of them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import onnx
+from onnxruntime.quantization import QuantType
+
+from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
+from bench.compiling import OUTPUT, Row, run_compiler
+from remat_cli.base.units import format_bytes
+from tests.splitting.quantised_models import dynamic_int8, encoder, recogniser
+from tests.splitting.random_models import Sample
+
+BUDGETS = ("50%", "25%")
+LONGEST_SECONDS = 900.0  # of a compile, its runs of the model included
+INTRODUCTION = """# Models in dynamic int8
+
+Made by `make bench-quantised`: models quantised by `onnxruntime.quantization.quantize_dynamic`, with random weights,
+compiled for shares of their own peak. Live: tensors, weights and inputs in a default session, before and after, at the
+largest size. Bits: outputs beside those of the quantised model; for ranges at other sizes as well. Predicted times are
+sums of ops that were measured one by one, on a machine with other work on it.
+"""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A model, and names of lengths of its input that vary, by axis, with the range of each."""
+
+    make: Callable[[], Sample]
+    ranges: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write it, with those lengths open."""
+        model = self.make().model
+        for axis, (name, _) in self.ranges.items():
+            model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+        if self.ranges:
+            del model.graph.value_info[:]
+            for output in model.graph.output:
+                output.type.tensor_type.ClearField("shape")
+        onnx.save(model, path)
+
+
+def _embedder() -> Sample:
+    return dynamic_int8(encoder(2048, 256, heads=4, blocks=2), per_channel=True)
+
+
+def _wide() -> Sample:
+    return dynamic_int8(encoder(4096, 512, heads=1, blocks=1, opset=20), weight_type=QuantType.QUInt8)
+
+
+MODELS: Mapping[str, Quantised] = {
+    "embedder": Quantised(_embedder),
+    "embedder, 1 to 2,048 tokens": Quantised(_embedder, {1: ("length", "1..2048")}),
+    "wide encoder": Quantised(_wide),
+    "recogniser": Quantised(lambda: dynamic_int8(recogniser(640, 480, 16))),
+    "recogniser in groups": Quantised(lambda: dynamic_int8(recogniser(640, 480, 32, groups=4), per_channel=True)),
+}
+
+
+@click.command()
+@click.option("--only", multiple=True, help="Name of a model; may be repeated. All when left out.")
+@click.option("--time-limit", default="60s", help="Of each compile.")
+@click.option("--write", is_flag=True, help="Make the page of the rows that are there.")
+@shard_option
+def main(only: Sequence[str], time_limit: str, write: bool, shard: Shard) -> None:
+    """Measure what is missing, or write the page."""
+    if write:
+        BENCH.write()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+
+        def measured(name: str, keys: Sequence[Key]) -> Iterator[Row]:
+            path = Path(folder) / "model.onnx"
+            MODELS[name].save(path)
+            for _, budget in keys:
+                yield {"model": name, "budget": budget, **row(name, path, budget, time_limit)}
+
+        cases = (Case(name, [(name, budget) for budget in BUDGETS]) for name in MODELS if not only or name in only)
+        BENCH.run(cases, measured, shard=shard)
+
+
+def row(name: str, path: Path, budget: str, time_limit: str) -> Row:
+    """One compile, and what its verification saw."""
+    dims = [f"--dim={dim}={sizes}" for dim, sizes in MODELS[name].ranges.values()]
+    flags = [f"--budget={budget}", f"--time-limit={time_limit}", *dims]
+    code, report, said = run_compiler(path, flags, path.parent / OUTPUT, path.parent / "cache", LONGEST_SECONDS)
+    if code != 0:
+        return {"outcome": "no plan" if code in (3, 4) else "FAILED", "message": said[-300:]}
+    seen = report["verification"]
+    return {
+        "outcome": "same bits" if seen["outputs_identical"] else "DIFFERENT",
+        "live_bytes": [seen["original_default_session_peak_bytes"], seen["measured_peak_default_session_bytes"]],
+        "predicted_percent": seen["predicted_overhead_percent"],
+    }
+
+
+def page(rows: Sequence[Row]) -> Iterator[str]:
+    """A row for each model and share."""
+    yield from INTRODUCTION.splitlines()
+    yield ""
+    yield "| model | budget | outcome | live | time, predicted |"
+    yield "|---|---|---|---|---|"
+    for each in rows:
+        if "live_bytes" not in each:
+            yield f"| {each['model']} | {each['budget']} | {each['outcome']} | | |"
+            continue
+        cells = [" to ".join(map(format_bytes, each["live_bytes"]))]
+        cells.append(f"{each['predicted_percent']:+.1f} %")
+        yield f"| {each['model']} | {each['budget']} | {each['outcome']} | " + " | ".join(cells) + " |"
+    for budget in BUDGETS:
+        found = [each["outcome"] for each in rows if each["budget"] == budget]
+        yield ""
+        yield f"At {budget}: {found.count('same bits')} of {len(found)} models have a plan with the same bits."
+
+
+def _told(each: Row) -> str:
+    return f"{each['model']:28} {each['budget']:4} {each['outcome']}"
+
+
+BENCH = Bench("quantised", ("model", "budget"), of_lines(page), _told)
+
+if __name__ == "__main__":
+    main()
