@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from remat_cli.base.progress import Progress, silent
-from remat_cli.compiling.ask import CompileRequest, ask
+from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import Answered, OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
@@ -17,7 +17,7 @@ from remat_cli.compiling.search.loops import Loops
 from remat_cli.compiling.search.splitter import plan_split, proposed_regions
 from remat_cli.compiling.search.tensor_cap import plan_capped
 from remat_cli.compiling.search.tiles import WHOLE_SHARE, Tiles, inside_above
-from remat_cli.compiling.solve import answer, unsolved
+from remat_cli.compiling.solve import answer
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.splits import Region, RegionFacts
 
@@ -42,10 +42,7 @@ def _planned(
     prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
 ) -> OneModel | Refused:
     """The best plan that is known or found: by a search, unless what is known already answers the question."""
-    began, question = time.monotonic(), ask(platform, request)
-    unplanned = unsolved(question, request.search)
-    bare = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
-    known = KnownPlans(SplitTask(bare, question, request, work, progress, began))
+    known = KnownPlans(SplitTask.unplanned(prepared, platform, request, work, progress))
     if (answered := known.answer()) is not None:
         return answered
     searched = _searched(known, prepared, request, progress)
@@ -78,10 +75,7 @@ def propose_regions(
     prepared: Prepared, platform: Platform, request: CompileRequest, work: Path
 ) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:
     """What would be split to meet the budget, estimated from the whole ops' figures, and what stands in the way."""
-    question = ask(platform, request)
-    unplanned = unsolved(question, request.search)
-    whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
-    return proposed_regions(Tiles(SplitTask(whole, question, request, work, silent())))
+    return proposed_regions(Tiles(SplitTask.unplanned(prepared, platform, request, work, silent())))
 
 
 def _is_free(whole: OneModel | Refused) -> bool:

@@ -9,14 +9,13 @@ import msgspec
 
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
-from remat_cli.compiling.ask import CompileRequest, ask
-from remat_cli.compiling.planned import PlanSubject, Refused
+from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.planned import PlanSubject
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_on_cpu
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.tiles import Tiles, inside_above
-from remat_cli.compiling.solve import unsolved
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
@@ -99,11 +98,8 @@ def _tiles(prepared: Prepared, request: CompileRequest, work: Path, progress: Pr
     asked = replace(request, conditions=conditions, asked=WHOLE)
     profile = profile_on_cpu(prepared, conditions, host, progress)
     platform = Platform(prepared.graph, (host,), (profile,))
-    question = ask(platform, asked)
-    unplanned = unsolved(question, request.search)
-    whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
     # Only the CPU fills a buffer in place.
-    return Tiles(SplitTask(whole, question, asked, work, progress), may_fill=False)
+    return Tiles(SplitTask.unplanned(prepared, platform, asked, work, progress), may_fill=False)
 
 
 def _above(graph: Graph, most_bytes: int) -> int:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from remat_cli.base.progress import Progress
-from remat_cli.compiling.ask import CompileRequest, ask
+from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.one_model.plan import plan_one_model
 from remat_cli.compiling.one_model.settle import ModelSettling
@@ -20,7 +20,6 @@ from remat_cli.compiling.process.leaner_form import in_leaner_form
 from remat_cli.compiling.process.within_process import fastest_within
 from remat_cli.compiling.search.known_plans import KnownPlans
 from remat_cli.compiling.search.loop import SplitTask
-from remat_cli.compiling.solve import unsolved
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
@@ -78,7 +77,7 @@ class ProcessPlanning:
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
-        known = self._known_within(budget_bytes, began)
+        known = self._known_within(budget_bytes)
         if (answered := known.answer()) is not None:
             return self._in_form(answered).searched_since(began)
         tried: list[OneModel | Refused] = []
@@ -118,13 +117,11 @@ class ProcessPlanning:
             answer = replace(answer, run=replace(answer.run, facts=facts))
         return widest.refused(answer)
 
-    def _known_within(self, budget_bytes: int, began: float) -> KnownPlans:
+    def _known_within(self, budget_bytes: int) -> KnownPlans:
         """What is known of plans whose process stays within a budget."""
         live = replace(self.request, asked=self.request.asked.leaving(budget_bytes + self.uncounted_bytes))
-        question = ask(self.platform, live)
-        unplanned = unsolved(question, live.search)
-        bare = Refused(prepared=self.prepared, platform=self.platform, answer=unplanned, whole=self.prepared)
-        return KnownPlans(SplitTask(bare, question, live, self.work, self.progress, began), budget_bytes)
+        task = SplitTask.unplanned(self.prepared, self.platform, live, self.work, self.progress)
+        return KnownPlans(task, budget_bytes)
 
     def _in_form(self, known: OneModel) -> OneModel:
         """A plan that was known, in its leaner form, for the live bytes that it promises."""

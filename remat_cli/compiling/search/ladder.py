@@ -5,15 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from remat_cli.base.progress import silent
-from remat_cli.compiling.ask import CompileRequest, ask
+from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.facts import known_facts_of
-from remat_cli.compiling.planned import Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.search.kept_curve import kept_curve
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.tiles import Tiles
-from remat_cli.compiling.solve import unsolved
 from remat_cli.core.values.budget import WHOLE
 from remat_cli.core.values.curve import LadderStep, ladder_of
 
@@ -34,13 +32,11 @@ def ladder(prepared: Prepared, platform: Platform, request: CompileRequest, work
 
 def _guesses(prepared: Prepared, platform: Platform, request: CompileRequest, work: Path) -> Iterator[LadderStep]:
     """Splits that are proposed for ever smaller budgets, by estimate."""
-    question = ask(platform, request)
-    unplanned = unsolved(question, request.search)
-    whole = Refused(prepared=prepared, platform=platform, answer=unplanned, whole=prepared)
+    task = SplitTask.unplanned(prepared, platform, request, work, silent())
+    question, fixed_bytes = task.question, task.whole.profile.fixed_bytes
     facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
     is_known = facts is not None and facts.can_be_raised is not None  # else runs of the model would say
-    tiles = Tiles(SplitTask(whole, question, request, work, silent()), may_fill=is_known)
-    fixed_bytes, baseline_ns = whole.profile.fixed_bytes, max(1, question.baseline.time_ns)
+    tiles, baseline_ns = Tiles(task, may_fill=is_known), max(1, question.baseline.time_ns)
     for share in SHARES:
         aim = int(share * (question.baseline.peak - fixed_bytes))
         for proposal in tiles.propose(aim, request.search.clock.left):

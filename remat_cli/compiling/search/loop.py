@@ -18,11 +18,12 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.clock import SearchClock
 from remat_cli.base.progress import Progress
-from remat_cli.compiling.ask import CompileRequest
+from remat_cli.compiling.ask import CompileRequest, ask
 from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import needed_bytes
-from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search, answer
+from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search, answer, unsolved
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.splits import Splitting
@@ -43,6 +44,16 @@ class SplitTask:
     work: Path
     progress: Progress
     began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def unplanned(
+        cls, prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
+    ) -> SplitTask:
+        """What is searched for in a model of which there is no plan yet; the search begins now."""
+        began, question = time.monotonic(), ask(platform, request)
+        bare = unsolved(question, request.search)
+        whole = Refused(prepared=prepared, platform=platform, answer=bare, whole=prepared)
+        return cls(whole, question, request, work, progress, began)
 
     @property
     def clock(self) -> SearchClock:
