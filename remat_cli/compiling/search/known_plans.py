@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.search.aimed import AIMS, fit_budget
-from remat_cli.compiling.search.kept_curve import KeptCurve, KeptPlan, keep_plan, kept_curve, plan_key, point_of
+from remat_cli.compiling.search.kept_curve import KeptCurve, KeptPlan, keep_plan, kept_curve, point_of
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.split_model import prepare_split, profile_split
 from remat_cli.compiling.search.tiles import Tiles, as_planned
@@ -22,7 +24,7 @@ from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.schedule.splits import Splitting
-from remat_cli.core.values.curve import CurvePoint, CurveQuestion, Searched
+from remat_cli.core.values.curve import CurvePoint, CurveQuestion, Searched, TradeOff
 from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.write.apart import unpacked
 
@@ -87,33 +89,31 @@ class KnownPlans:
         """A plan that is as good as a search would find; None where there must be one."""
         if not self.is_kept:
             return None
-        built: dict[str, OneModel] = {}
-        for _ in range(MOST_BUILT):
-            point = self.kept.curve().answer(self.asked)
-            if point is None:
-                break
-            if point.key in built:  # as it is now, another one may be the best by what was kept of it
-                return built[point.key]
-            found = self._built_as(point)
-            if found is not None:
-                built[plan_key(found)] = found
-        return min(built.values(), key=self._order, default=None)
-
-    def _order(self, found: OneModel) -> tuple[float, ...]:
-        return self.question.order(point_of(found, self.task.request))
+        return self._weighed(None, lambda curve: curve.answer(self.asked))
 
     def best(self, found: OneModel | None) -> OneModel | None:
         """The plan that a search has `found`, or one that was known before and is better."""
         if not self.is_kept or self.task.progress.should_stop():
             return found
-        own = None if found is None else point_of(found, self.task.request)
-        for point in self.kept.curve().ranked(self.question)[:MOST_BUILT]:
-            if own is not None and self.question.order(own) <= self.question.order(point):
+        return self._weighed(found, lambda curve: curve.best(self.question))
+
+    def _weighed(self, found: OneModel | None, named: Callable[[TradeOff], CurvePoint | None]) -> OneModel | None:
+        """The best of what was found and of what the curve names, one plan after another, each built again first.
+
+        Built again a plan may not be as it was kept: then the curve, put right, may name another one.
+        """
+        best = None if found is None else (self._order(found), found)
+        for _ in range(MOST_BUILT):
+            point = named(self.kept.curve())
+            if point is None or (best is not None and best[0] <= self.question.order(point)):
                 break
             again = self._built_as(point)
             if again is not None:
-                return again
-        return found
+                best = min((each for each in (best, (self._order(again), again)) if each), key=itemgetter(0))
+        return None if best is None else best[1]
+
+    def _order(self, found: OneModel) -> tuple[float, ...]:
+        return self.question.order(point_of(found, self.task.request))
 
     def searched(self) -> None:
         """Note that a search for the question came to its end, or had all the time that it may have."""
