@@ -13,15 +13,23 @@ RematError
 "Infeasible" and "outputs differ" are answers, not errors.
 """
 
+from typing import ClassVar
+
+EXIT_ERROR = 1
+EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130  # Ctrl-C, whatever there was by then
 
 
 class RematError(Exception):
-    """Root of all errors raised on purpose; its text is one line for the user."""
+    """Root of all errors raised on purpose; its text is one line for the user, `exit_code` that of a command."""
+
+    exit_code: ClassVar[int] = EXIT_ERROR
 
 
 class InputError(RematError):
     """The user's input cannot be used; the text names the thing, the value and the next step."""
+
+    exit_code = EXIT_INPUT
 
 
 class ConfigError(InputError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from remat_cli import __version__
-from remat_cli.base.errors import EXIT_INTERRUPTED, InputError, RematError
+from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, RematError
 from remat_cli.base.garbage import rare_collection
 from remat_cli.base.named import named
 from remat_cli.cli.console import complain, show_traceback
@@ -34,9 +34,6 @@ ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for b
   remat inspect model.onnx
   remat compile model.onnx --budget 80%
 """
-
-EXIT_ERROR = 1
-EXIT_INPUT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +81,7 @@ def _complain_failure(error: Exception, *, is_debug: bool) -> int:
         return EXIT_ERROR
     if isinstance(error, RematError):
         complain(str(error))
-        return EXIT_INPUT if isinstance(error, InputError) else EXIT_ERROR
+        return error.exit_code
     hint = "" if is_debug else "; run again with --debug for the traceback"
     complain(f"unexpected {type(error).__name__}: {error}{hint}")
     return EXIT_ERROR

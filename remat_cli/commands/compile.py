@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.errors import ConfigError, InputError, RematError
+from remat_cli.base.errors import ConfigError, RematError
 from remat_cli.base.progress import Progress
 from remat_cli.base.run_count import counting
 from remat_cli.base.stage_costs import StageCosts
@@ -30,13 +30,13 @@ from remat_cli.compiling.verify import settle
 from remat_cli.compiling.ways import way, way_asked
 from remat_cli.core.files.plan_file import PlanFile, write_with_plan
 from remat_cli.core.values.conditions import KINDS_OF
+from remat_cli.core.values.family import told
 from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.write.least_imports import asking_least
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
-from remat_cli.report.elsewhere import EXIT_ERROR
-from remat_cli.report.targets import EXIT_INPUT, Known, TargetReport, TargetsReport
+from remat_cli.report.targets import Known, TargetReport, TargetsReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
 from remat_cli.settings.targets import settings_by_target
 
@@ -56,8 +56,7 @@ def compile_targets(model: Path, settings: Settings, progress: Progress) -> Targ
                 found.append(_for_target(one, forms, progress))
             except RematError as error:  # others may have none
                 errors.append(error)
-                code = EXIT_INPUT if isinstance(error, InputError) else EXIT_ERROR
-                found.append(TargetReport(name=name, exit_code=code, error=str(error)))
+                found.append(TargetReport(name=name, exit_code=error.exit_code, error=str(error)))
     if len(errors) == len(found) and len(set(map(str, errors))) == 1:
         raise errors[0]
     return TargetsReport(model=str(model), targets=tuple(found), seconds=time.monotonic() - started)
@@ -114,8 +113,8 @@ def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) 
             None if progress.should_stop() else plain_process_bytes(prepared, reached.platform, request, work, progress)
         )
         known = asked_in_vain(request, settled.planned, needs_bytes)
-        told = (*report.warnings, *asked.told(settled.planned))
-        report = msgspec.structs.replace(report, asked=known, warnings=told)
+        warnings = (*report.warnings, *asked.told(settled.planned))
+        report = msgspec.structs.replace(report, asked=known, warnings=warnings)
     else:
         report = _written(report, settled.planned, settled, request, targets)
         if report.output is not None:
@@ -166,8 +165,7 @@ def _at_fullest(task: _Task, request: CompileRequest) -> _Tried:
         sizes = fuller_sizes(at, found.settled.seen)
         if sizes is None or sizes in tried or not isinstance(planned, OneModel) or task.progress.should_stop():
             return found
-        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        task.progress.note(f"planned again for {said}, where runs held more than at the sizes that were planned")
+        task.progress.note(f"planned again for {told(sizes)}, where runs held more than at the sizes that were planned")
         asked = found.request.asked.at_most(planned.answer.question.budget_bytes)
         request = replace(request, asked=asked, conditions=msgspec.structs.replace(request.conditions, dims=sizes))
         found = _tried(task, request)

@@ -4,6 +4,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from remat_cli.base.errors import EXIT_ERROR
 from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.report.file_report import file_verdict, seen_lines
@@ -11,7 +12,6 @@ from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style
 
-EXIT_ERROR: Final = 1  # that of every other error
 EXIT_CODES: Final[dict[str, int]] = {
     "kept": EXIT_DONE,
     "memory": EXIT_NOT_FOUND,

@@ -5,13 +5,11 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from remat_cli.base.errors import EXIT_INTERRUPTED
+from remat_cli.base.errors import EXIT_ERROR, EXIT_INPUT, EXIT_INTERRUPTED
 from remat_cli.report.compile import CompileReport
-from remat_cli.report.elsewhere import EXIT_ERROR
 from remat_cli.report.solution import EXIT_DONE, EXIT_IMPOSSIBLE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns
 
-EXIT_INPUT: Final = 2
 SEVERITY: Final = (
     EXIT_DONE,
     EXIT_NOT_FOUND,

@@ -12,7 +12,7 @@ from remat_cli.core.schedule.splits import SplitMode, parse_split_axis
 from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
 from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import session_value
-from remat_cli.core.values.sizes import SizeLimit, SizeRange, dim_told
+from remat_cli.core.values.sizes import SizeLimit, SizeRange, dim_told, products_told
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.settings.devices import parse_devices
 from remat_cli.settings.spill import parse_spill
@@ -80,7 +80,7 @@ def parse_limits(value: object) -> tuple[SizeLimit, ...]:
     found = []
     for text in texts:
         total, sign, most = str(text).partition("<=")
-        products = tuple(tuple(name.strip() for name in product.split("*")) for product in total.split("+"))
+        products = products_told(total)
         if not sign or not all(map(all, products)) or not re.fullmatch(r"\s*[0-9]+\s*", most) or int(most) < 1:
             raise ConfigError(
                 f"limit '{text}' is not a limit on a product or a sum of dimensions: write 'batch*seq<=16384' "

@@ -16,6 +16,7 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import without_costs
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeRange
 from remat_cli.core.values.verification import OneModelSeen
@@ -124,11 +125,10 @@ def _graphs_at(prepared: Prepared, path: Path, all_sizes: list[dict[str, int]]) 
     inputs = [prepared.source.inputs_at(sizes) for sizes in all_sizes]
     feeds = (make_feeds(each, prepared.conditions.seed) for each in inputs)
 
-    def told(number: int) -> AbstractContextManager[None]:
-        sizes = ", ".join(f"{name}={size}" for name, size in all_sizes[number].items())
-        doing = f"ONNX Runtime fails to run at {sizes}"
+    def blamed(number: int) -> AbstractContextManager[None]:
+        doing = f"ONNX Runtime fails to run at {told(all_sizes[number])}"
         return refusals_of(prepared.source.path, doing, in_steps(prepared.conditions.family))
 
-    seen = run_each(path, feeds, exact_settings(prepared.conditions), told)
+    seen = run_each(path, feeds, exact_settings(prepared.conditions), blamed)
     for each, types in zip(inputs, seen, strict=True):
         yield to_graph(prepared.reference, types | {INPUTS: types_of(each)})

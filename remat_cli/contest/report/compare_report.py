@@ -5,6 +5,7 @@ from textwrap import TextWrapper
 
 import msgspec
 
+from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.spill import SpillMemory
@@ -12,8 +13,6 @@ from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, percent, plural
 
 BEST = "auto"  # goes first among equals
-EXIT_ERROR = 1
-EXIT_INTERRUPTED = 130
 VALID_SPACES = {"free": frozenset({"free"}), "keep": frozenset({"free", "first_in_order"})}
 
 

@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED
 from remat_cli.base.units import format_bytes
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, percent, plural
 
-EXIT_INTERRUPTED, EXIT_ERROR = 130, 1
 Bounded = Literal["live", "process", "least"]
 """What a budget of a row bounds."""
 Found = Literal["plan", "none", "impossible", "unkept", "failed", "lost"]

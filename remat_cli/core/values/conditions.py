@@ -38,10 +38,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What stages need to know of the user's wishes about the model and the machine.
 
     `dims` and `input_shapes` bind what the model leaves open; of a `family` of sizes, `dims` are the largest, and
-    `summed` are sums of them. `inputs`
-    are real ones (.npz), which bind sizes too, else they are drawn from `seed`; outputs are compared on `more_inputs`
-    as well. A `portable` file runs everywhere; what is promised of its memory is, where it has a `target`, that of
-    processors of this name. `estimate` admits devices that are not here, at estimated
+    `summed` are sums of them. `inputs` are real ones (.npz), which bind sizes too, else they are drawn from `seed`;
+    outputs are compared on `more_inputs` as well. A `portable` file runs everywhere; what is promised of its memory is,
+    where it has a `target`, that of processors of this name. `estimate` admits devices that are not here, at estimated
     costs. `intra_op_threads` 0 is the runtime's own default. `custom_ops` are shared libraries with operators of the
     user's own. `cache_dir` holds measured costs, which a process that `forgets_costs` takes with it when it ends. A run
     of the model that shows no progress for `run_seconds` is ended. A file is for `runtimes` (None: for all that have

@@ -65,6 +65,11 @@ class SizeLimit(msgspec.Struct, frozen=True):
         return sum(math.prod(sizes[name] for name in names) for names in self.products) <= self.most
 
 
+def products_told(text: str) -> tuple[tuple[str, ...], ...]:
+    """The products of names whose sum a text says: `batch*past+batch*seq`; a name that is missing is empty."""
+    return tuple(tuple(name.strip() for name in product.split("*")) for product in text.split("+"))
+
+
 class Term(msgspec.Struct, frozen=True, omit_defaults=True):
     """A factor times a product of named dimensions; a name may be there several times: that is its power."""
 
@@ -369,7 +374,7 @@ def family_told(text: str) -> SizeFamily | None:
     ranges, limits, fixed = [], [], {}
     for name, low, high, step, most in _TOLD.findall(text):
         if most:
-            limits.append(SizeLimit(tuple(tuple(product.split("*")) for product in name.split("+")), int(most)))
+            limits.append(SizeLimit(products_told(name), int(most)))
         elif high:
             ranges.append(SizeRange(name, int(low), int(high), int(step or 1)))
         else:
