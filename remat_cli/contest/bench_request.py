@@ -115,14 +115,14 @@ def make_ready(results: Path) -> None:
         atomic_write(results, whole)
 
 
-def append(results: Path, run: BenchRun) -> None:
-    """Append a run to a results file, as one more line.
+def append(results: Path, line: bytes) -> None:
+    """Append a line, with its newline, to a results file.
 
     Raises:
         RematError: the file cannot be written.
     """
     with _open_end(results) as file:
-        file.write(encode_run(run))
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from remat_cli.base.errors import ConfigError, RematError
 from remat_cli.base.processes import ProcessDied, ignore, started
 from remat_cli.base.progress import Progress
+from remat_cli.contest.executor import AnyFuture
 from remat_cli.contest.report.sweep_report import SweepRow
 from remat_cli.contest.sweep_cases import SweepCase, solve_sweep_case
 
@@ -71,26 +72,17 @@ def solve_silently(case: SweepCase) -> SweepRow:
     return solve_sweep_case(case, ignore)
 
 
-class FutureCase:
+def _lost(error: Exception) -> NoReturn:
+    if isinstance(error, RematError):
+        raise error
+    raise LostWorker(f"{type(error).__name__}: {error}") from error
+
+
+class FutureCase(AnyFuture[SweepRow]):
     """A case as the future of an executor."""
 
     def __init__(self, executor: Executor, case: SweepCase, progress: Progress) -> None:
-        self._future: Future[SweepRow] = executor.submit(solve_silently, case)
-
-    def poll(self, seconds: float) -> SweepRow | None:
-        """Its row, once it has ended."""
-        try:
-            return self._future.result(seconds)
-        except TimeoutError:
-            return None
-        except RematError:
-            raise
-        except Exception as error:  # of whatever kind the executor has
-            raise LostWorker(f"{type(error).__name__}: {error}") from error
-
-    def close(self) -> None:
-        """Take it back, if nobody has begun it."""
-        self._future.cancel()
+        super().__init__(executor.submit(solve_silently, case), _lost)
 
 
 @contextlib.contextmanager

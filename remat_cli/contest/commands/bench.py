@@ -22,6 +22,7 @@ from remat_cli.contest.report.bench_run import (
     BenchRun,
     TracePoint,
     case_key,
+    encode_run,
     of_suites,
     read_runs,
 )
@@ -138,7 +139,7 @@ class _Session:
             self.progress.stage(f"{place}  {case.suite}: {what}")
             self.shown = -math.inf
             run = self.known[key] = run_case(case, path, self._show)
-            append(self.results, run)
+            append(self.results, encode_run(run))
             self.new_runs += 1
             if run.message:
                 self.progress.note(f"{what}: {run.status}: {run.message}")

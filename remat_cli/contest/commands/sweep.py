@@ -12,6 +12,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import settings_of
+from remat_cli.contest.bench_request import append
 from remat_cli.contest.report.sweep_plot import sweep_svg
 from remat_cli.contest.report.sweep_report import SweepReport, SweepRow, as_curve
 from remat_cli.contest.sweep_cases import SweepRequest, parse_batches, parse_sweep_budgets, sweep_cases
@@ -79,8 +80,7 @@ def sweep(request: SweepRequest, settings: Settings, progress: Progress) -> Swee
     def keep(row: SweepRow) -> None:
         rows.append(row)
         progress.note(row.line)
-        with request.results.open("ab") as file:
-            file.write(_line(row))
+        append(request.results, _line(row))
 
     with beginner(request.executor) as (begin, slots):
         missing = SweepRun(begin, slots, keep, progress).work([case for case in cases if case.key not in done])
