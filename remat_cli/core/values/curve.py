@@ -112,7 +112,7 @@ class TradeOff(msgspec.Struct, frozen=True):
 
     def with_point(self, fresh: CurvePoint) -> TradeOff:
         """The curve with one plan more, which takes the place of what was known of it."""
-        others = tuple(point for point in self.points if point.key != fresh.key)
+        others = self.without(fresh.key).points
         if any(point.dominates(fresh) or point.objectives == fresh.objectives for point in others):
             return msgspec.structs.replace(self, points=others)
         kept = tuple(point for point in others if not fresh.dominates(point))
