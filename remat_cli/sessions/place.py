@@ -12,7 +12,15 @@ from remat_cli.compiling.placed.cut import cut_of, has_cache, in_one_session
 from remat_cli.compiling.planned import Answered, Refused, Sessions
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search, answer, proved_status, unsolved
+from remat_cli.compiling.solve import (
+    LEAST_SECONDS,
+    BudgetAnswer,
+    BudgetQuestion,
+    Search,
+    answer,
+    proved_status,
+    unsolved,
+)
 from remat_cli.core.schedule.placing import one_device_schedule
 from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import OpSpec, Problem, input_ops
@@ -122,7 +130,29 @@ class _Placing:
         surely_again = any(has_cache(specs, spec.memory) for spec in specs)  # schedules do not show what is kept
         early = search.share(FIRST_SHARE) if surely_again else search
         first = answer(question, early, self.progress, None if helped is None else helped.schedule)
+        if first.plan is not None and any(excess_bytes(question.problem, build(first)[1].needed_bytes)):
+            apart = self._without_reuse(first)
+            if apart is not None:
+                return apart
         return fit(first, build, search, self.progress)
+
+    def _without_reuse(self, first: BudgetAnswer) -> tuple[BudgetAnswer, Cut] | None:
+        """A plan of ops that write over nothing, where another one does not fit as it is cut; None: nor does this.
+
+        A session cannot write over what another one, or a copy, made, and the caller holds what it gave all through:
+        only these its schedule does not show. The plan is judged as any other.
+        """
+        question, problem = first.question, first.question.problem
+        ops = tuple(msgspec.structs.replace(op, in_place=()) for op in problem.ops)
+        given = problem.ops[: input_ops(self.platform.graph, problem)]
+        held_bytes = [0] * len(problem.memories)
+        for op in given:
+            for memory in {problem.devices[d].memory for d, time_ns in enumerate(op.time_ns) if time_ns is not None}:
+                held_bytes[memory] += sum(problem.tensors[tensor].size_bytes for tensor in op.outputs)
+        apart = replace(question, problem=msgspec.structs.replace(problem, ops=ops)).with_slack(held_bytes)
+        search = self.search.within(max(LEAST_SECONDS, self.search.clock.left / 2))
+        found = answer(apart, search, self.progress)
+        return None if found.plan is None else _judged(first, self.platform, found.plan.schedule)
 
     def _singles(self, question: BudgetQuestion) -> Mapping[str, BudgetAnswer]:
         """The best plan that uses one device only, for each by name; none where it cannot run every op."""
