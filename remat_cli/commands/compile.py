@@ -238,6 +238,7 @@ def _written(
         output=str(targets.model),
         plan=str(targets.plan),
         snippet=plan.snippet,
+        one_line=found.one_line(plan, targets.model, targets.plan),
         runs_on=plan.runs_on,
         warnings=(*way_asked(request.conditions).told(planned), *unverified, *plan.warnings),
     )

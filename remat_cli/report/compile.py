@@ -46,6 +46,7 @@ JSON_ORDER = (
     "split_obstacle",
     "gates",
     "snippet",
+    "one_line",
     "runs_on",
     "warnings",
     "seconds",
@@ -84,7 +85,8 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     """One compilation: a type for each kind of plan that can be asked for.
 
     `output` and `plan` are None when nothing was written. `gated_output` is the plan as a model for sessions of the
-    user's own, where it is another one. `runs_on` is where what was written runs.
+    user's own, where it is another one. `snippet` runs it, explained, and `one_line` in a line.
+    `runs_on` is where what was written runs.
 
     `asked` is what else was asked for, `stages` what each took. In JSON `fits`, `promises` and `verdict` stand beside
     the fields.
@@ -105,6 +107,7 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     uncounted_bytes: int = 0
     recomputes: tuple[Recompute, ...] = ()
     snippet: str = ""
+    one_line: str = ""
     runs_on: RunsOn | UnsetType | None = UNSET
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
