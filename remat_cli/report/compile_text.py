@@ -168,7 +168,7 @@ def _change(after: int, before: int) -> float | None:
 
 def _recompute_line(report: OneModelReport) -> str:
     if report.solution.recomputed_ops:
-        return f"{recomputed(report)}; {plural(report.gates, 'gate')}"
+        return f"{recomputed(report)}; {plural(report.gates, 'gate')} (small ops that keep the order)"
     peak_bytes = report.solution.peak_bytes or 0
     if peak_bytes >= report.solution.baseline_peak_bytes:
         return "nothing is recomputed"
@@ -302,7 +302,7 @@ def verify_lines(report: OneModelVerifyReport, style: Style) -> list[str]:
     first = report.verdict_parts.line(style)
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
     text, bytes_ = f"{report.budget} = " if report.budget else "", report.asked.process_budget_bytes
-    size = describe_bytes(report.budget_bytes) if bytes_ is None else f"{describe_bytes(bytes_)} of the process"
+    size = style.size(report.budget_bytes) if bytes_ is None else f"{style.size(bytes_)} of the process"
     lines = [first, heading, f"budget {text}{size}", "", *verification_lines(seen, style)]
     return [*lines, *warning_lines(report.warnings, seen.notes, style), *runs_on_lines(report.runs_on)]
 
@@ -314,19 +314,19 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     first = seen.first_predicted_peak_bytes
     corrected = None if first is UNSET or first == seen.predicted_peak_bytes else first
     original_bytes = seen.original_default_session_peak_bytes
-    under = "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
+    under = "" if seen.capped_run_bytes is None else f", with {style.size(seen.capped_run_bytes)}"
     rows = [
         *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
         ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
-        ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
-        ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
-        *_optional("  predicted at first", corrected),
-        ["default session, original", NOT_RUN if original_bytes is None else describe_bytes(original_bytes)],
-        ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
-        *_optional("block of later default runs", seen.later_runs_block_bytes),
-        *_optional("smallest cap, original", seen.original_smallest_cap_bytes),
-        *_optional("smallest cap, this model", seen.smallest_cap_bytes),
+        ["live tensors, predicted", style.size(seen.predicted_peak_bytes)],
+        ["live tensors, measured", style.size(seen.measured_peak_bytes)],
+        *_optional("  predicted at first", corrected, style),
+        ["default session, original", NOT_RUN if original_bytes is None else style.size(original_bytes)],
+        ["default session, this model", style.size(seen.measured_peak_default_session_bytes)],
+        *_optional("block of later default runs", seen.later_runs_block_bytes, style),
+        *_optional("smallest cap, original", seen.original_smallest_cap_bytes, style),
+        *_optional("smallest cap, this model", seen.smallest_cap_bytes, style),
         ["runs where the original fails", yes[seen.capped_run_ok] + under],
         ["time, predicted", percent(seen.predicted_overhead_percent)],
         [
@@ -355,5 +355,5 @@ def _difference(seen: OneModelSeen) -> str:
     return f"{size} ({'allowed' if seen.outputs_close else 'too large'})"
 
 
-def _optional(label: str, count: int | None) -> list[list[str]]:
-    return [] if count is None else [[label, describe_bytes(count)]]
+def _optional(label: str, count: int | None, style: Style) -> list[list[str]]:
+    return [] if count is None else [[label, style.size(count)]]

@@ -124,6 +124,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def lines_of(writer: str, report: object, style: Style) -> list[str]:
-    """The lines of a report by `module:function`, for writers so long that they have a file of their own."""
+    """The lines of a report in its user's names, by `module:function`: writers have files of their own."""
     write: Callable[[object, Style], list[str]] = named(writer)
-    return write(report, style)
+    in_users_names: Callable[[object], object] = named("remat_cli.report.told:in_users_names")
+    return write(in_users_names(report), style)
