@@ -11,7 +11,7 @@ from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, RematError
 from remat_cli.base.garbage import rare_collection
 from remat_cli.base.named import named
 from remat_cli.cli.console import complain, show_traceback
-from remat_cli.cli.ending import EXIT_TERMINATED, Terminated, open_streams, orderly_end
+from remat_cli.cli.ending import EXIT_TERMINATED, Heard, Terminated, open_streams, orderly_end
 
 COMMANDS: Mapping[str, str] = {
     "compile": "remat_cli.cli.compile:compile_command",
@@ -45,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     open_streams()
+    heard = Heard()
     try:
-        with orderly_end(is_last=arguments is None), rare_collection():
+        with orderly_end(is_last=arguments is None, heard=heard), rare_collection():
             return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
     except click.ClickException as error:
         # Click's own complaint as one line, with the command whose help explains it.
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stop: BaseException | None = error
         while stop is not None and not isinstance(stop, KeyboardInterrupt | Terminated):
             stop = stop.__cause__ or stop.__context__
+        if heard.is_terminated:  # raised in a callback of compiled code, which dropped it and missed something later
+            stop = stop or Terminated()
         return _complain_stop(stop) if stop else _complain_failure(error, is_debug="--debug" in words)
 
 
