@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -36,6 +37,10 @@ ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for b
 """
 
 
+CONTEXT: Mapping[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+"""Of the group; commands have the same."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -65,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_group() -> click.Group:
     """The `remat` command with all its subcommands; what they need beyond click they import when they run."""
     commands = {name: named(target) for name, target in COMMANDS.items()}
-    group = click.Group("remat", help=ABOUT, commands=commands, context_settings={"max_content_width": 100})
+    group = click.Group("remat", help=ABOUT, commands=commands, context_settings=CONTEXT)
     return click.version_option(__version__, prog_name="remat", message="%(prog)s %(version)s")(group)
 
 

@@ -355,7 +355,7 @@ force_option = _option("--force", is_flag=True, help="Overwrite existing outputs
 common_options = group(
     _option("--format", type=click.Choice(["text", "json"]), help="What stdout gets: text or one JSON object. [text]"),
     _option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-    _option("-v", "--verbose", is_flag=True, help="Say how long each stage took."),
+    _option("-v", "--verbose", is_flag=True, help="Print all that is known, and how long each stage took."),
     _option("--seed", type=int, metavar="N", help="Seed of everything random. [0]"),
     _option("--threads", type=int, metavar="N", help="Threads of the solver; 0 is all cores. [0]"),
     _option(

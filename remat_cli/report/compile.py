@@ -9,6 +9,7 @@ from remat_cli.base.stage_costs import StageCost
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.promises import Asked, MeasuredPromise, judged
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.told_names import ToldNames
 from remat_cli.core.values.verification import OneModelSeen, Verification
 from remat_cli.report.explain import LiveTensor, Recompute
 from remat_cli.report.regions import RegionReport
@@ -46,6 +47,7 @@ JSON_ORDER = (
     "split_obstacle",
     "gates",
     "snippet",
+    "one_line",
     "runs_on",
     "warnings",
     "seconds",
@@ -84,10 +86,11 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     """One compilation: a type for each kind of plan that can be asked for.
 
     `output` and `plan` are None when nothing was written. `gated_output` is the plan as a model for sessions of the
-    user's own, where it is another one. `runs_on` is where what was written runs.
+    user's own, where it is another one. `snippet` runs it, explained, and `one_line` in a line.
+    `runs_on` is where what was written runs.
 
-    `asked` is what else was asked for, `stages` what each took. In JSON `fits`, `promises` and `verdict` stand beside
-    the fields.
+    `asked` is what else was asked for, `stages` what each took, `names` are those by which people are told of ops and
+    tensors. In JSON `fits`, `promises` and `verdict` stand beside the fields.
 
     `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
     """
@@ -105,11 +108,13 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     uncounted_bytes: int = 0
     recomputes: tuple[Recompute, ...] = ()
     snippet: str = ""
+    one_line: str = ""
     runs_on: RunsOn | UnsetType | None = UNSET
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     asked: Asked = Asked()
     stages: tuple[StageCost, ...] = ()
+    names: ToldNames = ToldNames()
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -86,5 +86,5 @@ class TargetsReport(msgspec.Struct, frozen=True, kw_only=True):
             if each.compiled is None:
                 lines.append(f"failed: {each.error}")
             else:  # each file is run as any other is
-                lines += msgspec.structs.replace(each.compiled, snippet="").lines(style)
+                lines += msgspec.structs.replace(each.compiled, snippet="", one_line="").lines(style)
         return lines

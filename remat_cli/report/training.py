@@ -42,7 +42,7 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"note: {note}" for note in facts.notes]
         lines += ["", f"step  {self.step}", f"state {self.state}"]
         if self.compiled is not None:
-            lines += ["", *msgspec.structs.replace(self.compiled, snippet="").lines(style)]
+            lines += ["", *msgspec.structs.replace(self.compiled, snippet="", one_line="").lines(style)]
         if self.exit_code == EXIT_DONE:
             lines += [
                 "",

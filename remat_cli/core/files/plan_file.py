@@ -24,6 +24,7 @@ from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import Paging
+from remat_cli.core.values.told_names import ToldNames
 from remat_cli.core.values.verification import Verification
 
 FORMAT: Final = "remat-plan"
@@ -162,6 +163,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
     there is a placement on one device, and `solved.time_ns` is the makespan with stalls. `runs_on` is where the model
     runs that was written; plans of versions that did not know it have None. `verified_on` is what other places showed.
+    `names` are those by which people are told of ops and tensors of the model before splitting.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -186,6 +188,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     splitting: Splitting | None = None
     placement: Placement | None = None
     paging: Paging | None = None
+    names: ToldNames = ToldNames()
 
     @property
     def kind(self) -> Kind:
