@@ -384,15 +384,24 @@ class Loops:
                 yield rung
 
     def _rung(self, regions: Sequence[LoopRegion], chosen: Sequence[Tiling | None]) -> Rung | None:
-        """The regions that have tiles, if by estimate they hold less than the whole, and no tensor too large."""
+        """The regions that have tiles, if by estimate they hold less than the whole, and no tensor too large.
+
+        Of them those whose loops are worth it: what a loop joins is held twice, so that one may hold more than its ops.
+        """
         pairs = [(region, tiling) for region, tiling in zip(regions, chosen, strict=True) if tiling is not None]
-        if not pairs:
-            return None
-        regions, tilings = zip(*pairs, strict=True)
-        estimate = LoopEstimate(self.sized, regions, tilings, self._profile)
-        rung = Rung(regions, tilings, estimate.peak_bytes, estimate.extra_ns)
-        is_less = rung.peak_bytes < self.task.question.baseline.peak
-        return rung if is_less and self._cuts_all_large(rung) else None
+        best: Rung | None = None
+        while pairs:
+            kept, tilings = zip(*pairs, strict=True)
+            estimate = LoopEstimate(self.sized, kept, tilings, self._profile)
+            rung = Rung(kept, tilings, estimate.peak_bytes, estimate.extra_ns)
+            if best is not None and best.peak_bytes < rung.peak_bytes:
+                break
+            best = rung if self._cuts_all_large(rung) else best
+            at_peak = estimate.loop_at_peak
+            if at_peak is None or best is None:
+                break
+            del pairs[at_peak]
+        return None if best is None or best.peak_bytes >= self.task.question.baseline.peak else best
 
     def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """So many tiles, or the most below that are not refused."""

@@ -65,6 +65,15 @@ class LoopEstimate:
         ids = tensor_ids(graph)
         return {graph.tensors[ids[at]].name: graph.tensors[ids[at]].size_bytes for at in alive.values()}
 
+    @property
+    def loop_at_peak(self) -> int | None:
+        """The region whose loop is the step that holds most; None where that is an op as it is."""
+        graph, plan = self._judged
+        op = graph.ops[plan.schedule.op_ids()[plan.memory_bytes[0].index(plan.peak)]]
+        ops = self.sized.view.graph.ops
+        names = {ops[max(region.ops)].name: number for number, region in enumerate(self.regions)}
+        return names.get(op.name) if op.op_type == "Loop" else None
+
     def with_hidden(self, profile: Profile) -> Profile:
         """Costs of written loops; in tiles of windows kernels may take what counters do not see there."""
         ops = self.sized.view.graph.ops
