@@ -43,7 +43,7 @@ from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.flattened import without_flattening
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
-from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
+from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, ops_alike, proved_part, refusal
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
@@ -61,7 +61,7 @@ from remat_cli.splitting.tiles.view import ModelView, view_model
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 SMALL_SHARE = 1 / 64  # of that: shapes of smaller ones are computed as they were
-MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
+MOST_BARRED = 6  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved: those are then built
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
@@ -337,7 +337,8 @@ class Loops:
         sized, peak = self.sized, self.task.question.baseline.peak
         finding = replace(sized, look=self._clock.share(FINDING_SHARE).look)
         sizes = sorted({size for size in sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
-        yield RungLadder(find_batches(finding, int(LEAST_SHARE * peak)))
+        batches = find_batches(finding, least := int(LEAST_SHARE * peak))
+        yield RungLadder(batches, self._around_fewer([], batches, partial(find_batches, sized, least)))
         for least_bytes in sizes:
             if self.task.progress.should_stop():
                 return
@@ -346,25 +347,26 @@ class Loops:
             windows = find_windows(finding, least_bytes, _ops_of(loops))
             yield RungLadder(loops)
             if windows:
-                yield RungLadder([*loops, *windows], self._fewer_windows(loops, windows, least_bytes))
+                fewer = self._around_fewer(loops, windows, partial(find_windows, sized, least_bytes))
+                yield RungLadder([*loops, *windows], fewer)
         # along lengths that do not vary, for tensors that are large even at one position of each that does
         names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
             finding.look()
             yield RungLadder(find_loops(finding, least_bytes, fixed=True))
 
-    def _fewer_windows(
-        self, loops: list[LoopRegion], found: list[LoopRegion], least_bytes: int
+    def _around_fewer(
+        self, loops: list[LoopRegion], found: list[LoopRegion], find: Callable[[set[int]], list[LoopRegion]]
     ) -> Iterator[list[LoopRegion]]:
-        """The loops, and beside them tiles of rows of those found, but for ops whose tiles may have other bits."""
+        """The loops, and beside them regions like those found, but without ops whose tiles may have other bits."""
         barred = _ops_of(loops)
         for _ in range(MOST_BARRED - 1):
             unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
-            more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
-            if not more:
+            refused = [each for each in self._refused if frozenset(each.region.ops) in unproved]
+            if not refused:
                 return
-            barred |= more
-            found = find_windows(self.sized, least_bytes, barred)
+            barred = barred.union(*(ops_alike(self.sized, each.region, each.op) for each in refused))
+            found = find(barred)
             if found:
                 yield [*loops, *found]
 
