@@ -27,7 +27,7 @@ from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
-from remat_cli.compiling.search.split_model import profile_split
+from remat_cli.compiling.search.split_model import profile_split, with_sequences
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
 from remat_cli.core.schedule.graph import TensorType
@@ -216,7 +216,8 @@ class Loops:
         prepared = self.task.whole.prepared
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
+            reference = with_sequences(prepared, self.task.request.conditions, self.task.work)
+        reference = reference or with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
         lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
         lean = with_taken_branches(with_known_numbers(lean, dims))
         least_bytes, tensors = LEAST_SHARE * self.task.question.baseline.peak, prepared.graph.tensors
