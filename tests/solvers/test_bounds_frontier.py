@@ -165,6 +165,7 @@ def long_problem(count: int) -> Problem:
     return one_device([(inputs, rng.randint(1, 50), rng.randint(1, 20)) for inputs in reads])
 
 
+@pytest.mark.slow
 def test_the_relaxed_frontier_of_a_problem_of_thousands_of_ops_says_more_than_the_gap_cover():
     problem = at_fraction(long_problem(3_100), 0.95)
     quick, strong = gap_cover(problem, Limits()), relaxed_frontier(problem, Limits(), 2)
