@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from remat_cli.pipelines.report.partition import PartitionReport
     from remat_cli.pipelines.report.pipeline_run import PipelineRunReport
     from remat_cli.report.compile import CompileReport, VerifyReport
+    from remat_cli.report.doctor import DoctorReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
     from remat_cli.report.profile import ProfileReport
@@ -47,6 +48,7 @@ __all__ = [
     "compare",
     "compile",
     "compile_for",
+    "doctor",
     "inspect",
     "list_solvers",
     "load",
@@ -400,6 +402,13 @@ def list_solvers() -> SolversReport:
     from remat_cli.commands.solvers import list_solvers
 
     return list_solvers()
+
+
+def doctor() -> DoctorReport:
+    """Look at versions, devices, caches, kernels and memory here; what is to be done stands beside what was found."""
+    from remat_cli.commands.doctor import diagnose
+
+    return diagnose(_settings({}).cache_dir)
 
 
 def compare(

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "remat_cli.cli.run:run_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
+    "doctor": "remat_cli.cli.doctor:doctor_command",
     "compare": "remat_cli.contest.cli.compare:compare_command",
     "bench": "remat_cli.contest.cli.bench:bench_command",
     "sweep": "remat_cli.contest.cli.sweep:sweep_command",
@@ -34,6 +35,9 @@ ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for b
 \b
   remat inspect model.onnx
   remat compile model.onnx --budget 80%
+\b
+Words are completed by Tab after  eval "$(_REMAT_COMPLETE=bash_source remat)"  in ~/.bashrc,
+with zsh_source in ~/.zshrc, with fish_source and  | source  in fish.
 """
 
 
