@@ -139,3 +139,9 @@ def test_a_wrong_value_is_refused_before_any_work(words, line):
 
 def test_words_that_repeat_name_one_setting():
     assert not set(WORDS.values()) & set(TRAIN_WORDS.values())
+
+
+def test_help_of_compile_explains_every_keyword():
+    words = inspect.signature(remat.compile).parameters
+    told = inspect.getdoc(remat.compile).partition("Args:")[2].partition("Raises:")[0].splitlines()
+    assert [line.strip().partition(":")[0] for line in told if line.strip()] == list(words)

@@ -14,6 +14,7 @@ from remat_cli.core.values.verification import OneModelSeen, Verification
 from remat_cli.report.explain import LiveTensor, Recompute
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.runs_on import runs_on_lines
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import SolutionReport, compile_exit_code, is_too_dear, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 from remat_cli.report.verdict import Need, Price, ReportVerdict, bits_of, session_need
@@ -57,7 +58,7 @@ JSON_ORDER = (
 ALSO_IN_JSON = ("fits", "promises", "verdict")
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
+class _Told(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What a report on a plan says first, and of which promises, by what its kind of plan needs of memory."""
 
     also_in_json: ClassVar = ALSO_IN_JSON

@@ -6,6 +6,7 @@ import msgspec
 
 from remat_cli.base.errors import EXIT_ERROR
 from remat_cli.base.units import format_bytes
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Role, Style, columns
 
@@ -22,7 +23,7 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Whether remat can work here.
 
     `providers` are those of ONNX Runtime, each with why it cannot be used (empty: it can).

@@ -41,12 +41,13 @@ from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_cha
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
 
-class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
+class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory of a model or a plan goes.
 
     `memory_bytes` is the total during each step, `baseline_memory_bytes` the original's (plans only). `alive` are the

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -9,6 +10,7 @@ import msgspec
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_path, atomic_write
+from remat_cli.base.units import format_bytes
 from remat_cli.core.paging.paged_plan import PagedPlan, read_paging
 from remat_cli.core.paging.paged_sessions import own_sizes
 from remat_cli.core.schedule.graph import Graph
@@ -189,6 +191,18 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement | None = None
     paging: Paging | None = None
     names: ToldNames = ToldNames()
+
+    def __str__(self) -> str:
+        """What it does, in a line."""
+        was, now = format_bytes(self.promise.baseline_peak_bytes), format_bytes(self.promise.peak_bytes)
+        spent = self.solved.overhead_percent
+        cost = "" if spent is None else f", {spent:+.1f} % time by prediction"
+        model = f"{self.source.path} -> {self.output.path}"
+        return f"plan {model} for {self.request.budget} on {self.device}: {was} -> {now} live{cost}"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     @property
     def kind(self) -> Kind:
