@@ -273,6 +273,10 @@ bench-targets: setup-emulator setup-targets setup-node $(REAL_STAMP)  ## files c
 	$(BIN)/python -m bench.targets
 	$(BIN)/python -m bench.targets --write
 
+bench-sessions: $(STAMP)  ## processes of files made for sessions with other options; rows that are missing, an hour
+	$(BIN)/python -m bench.sessions
+	$(BIN)/python -m bench.sessions --write
+
 bench-any: setup-targets $(STAMP)  ## files for any processor beside those for here: memory, time, plans; rows that are missing, an hour
 	$(BIN)/python -m bench.any_processor
 	$(BIN)/python -m bench.any_processor --write
