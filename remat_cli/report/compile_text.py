@@ -192,15 +192,16 @@ def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
 
 def _reason_lines(report: OneModelReport, style: Style) -> list[str]:
     """What ended the search, what is proved, and what may help."""
-    solution = report.solution
+    solution, known = report.solution, report.asked.cheaper
     if solution.interrupted or is_too_dear(solution):
         lines = no_verdict_lines(solution, style)
-        if (known := report.asked.cheaper) is not None:
-            lines.append(f"--budget {known.share_percent}% is known to take {known.overhead_percent:+.0f} % time")
-        return lines
-    if solution.status == "infeasible":  # only a proof says that there is no plan
-        return _impossible_lines(solution, style)
-    return _not_found_lines(report, style)
+    elif solution.status == "infeasible":  # only a proof says that there is no plan
+        lines = _impossible_lines(solution, style)
+    else:
+        lines = _not_found_lines(report, style)
+    if known is not None:
+        lines = [*lines, f"--budget {known.share_percent}% is known to take {known.overhead_percent:+.0f} % time"]
+    return lines
 
 
 def _why_not_lines(report: OneModelReport, style: Style) -> list[str]:
