@@ -51,6 +51,7 @@ from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.short_sizes import short_sizes
+from remat_cli.splitting.loops.turns import without_turns
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
@@ -225,7 +226,9 @@ class Loops:
         most = prepared.conditions.dims
         flat = without_flattening(lean, dims, prepared.facts.types, most)
         dims, types = {**dims, **flat.dims}, {**prepared.facts.types, **flat.types}
-        picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
+        straight = without_turns(flat.model, dims, types)
+        dims, types = {**dims, **straight.dims}, {**types, **straight.types}
+        picked = with_shifts_as_picks(straight.model, dims, self._family, most, large)
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
             large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
         dims, types = {**dims, **picked.dims}, {**types, **picked.types}
