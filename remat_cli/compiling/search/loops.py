@@ -353,6 +353,9 @@ class Loops:
             if windows:
                 fewer = self._around_fewer(loops, windows, partial(find_windows, sized, least_bytes))
                 yield RungLadder([*loops, *windows], fewer)
+            again = find_windows(finding, least_bytes, _ops_of(loops), again=True) if windows else []
+            if any(region.copies for region in again):
+                yield RungLadder([*loops, *again])
         # along lengths that do not vary, for tensors that are large even at one position of each that does
         names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
