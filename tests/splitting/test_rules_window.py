@@ -147,19 +147,6 @@ def test_long_sums_are_cut_only_into_many_positions(channels, kernel, threads):
     assert check_slices(op, 2, many, threads).all_exact
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize(("group", "kernel", "size"), [(1, 3, 9), (1, 1, 17), (2, 3, 10)])
-def test_long_sums_are_cut_into_several_items_which_threads_share_out(group, kernel, size, threads):
-    """A single one is a product that threads share, unless its groups are several."""
-    rng = np.random.default_rng(size)
-    x = rng.standard_normal((5, 160, size, size)).astype(np.float32)
-    w = rng.standard_normal((24, 160 // group, kernel, kernel)).astype(np.float32)
-    pads = {"pads": [kernel // 2] * 4, "group": group}
-    found = check_slices(OneOp("Conv", (x, w), pads, weights=(1,)), 0, threads=threads)
-    assert {slab.extent for slab in found.exact} >= {2, 3}
-    assert {slab.extent for slab in found.refused} == ({1} if group == 1 else set())
-
-
 def test_a_product_that_is_not_single_precision_is_refused():
     inputs = (values(1, 3, 8, 8).astype(np.float64), values(4, 3, 3, 3).astype(np.float64))
     view = view_of(OneOp("Conv", inputs, weights=(1,)), [np.zeros((1, 4, 6, 6))])  # has no kernel: cannot be run

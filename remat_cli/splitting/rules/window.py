@@ -3,8 +3,6 @@
 from dataclasses import dataclass, replace
 from math import prod
 
-import onnx_ir as ir
-
 from remat_cli.base.present import present
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.splitting.rules.conv_channels import (
@@ -161,15 +159,10 @@ def _explains_shape(op: OpView, windows: tuple[OpWindow, ...], first: int) -> bo
 
 
 def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
-    """Plain convolution is a matrix product: terms per output, by positions of an image, for each group.
-
-    Where there are several such products they are shared out among threads, each of which makes whole ones.
-    """
+    """Plain convolution is a matrix product: terms per output, by positions of an image, for each group."""
     channels, group = op.input_shape(1)[1], op.integer("group", 1)
     if channels == 1 and group < op.output_shape[1] and kernel == (7, 7) and not op.may_reassociate:
         return False  # measured: has a way of its own, which depends on size and padding
-    if slab.axis == 0 and group * min(slab.extent, op.output_shape[0]) > 1:
-        return element_type(op) == ir.DataType.FLOAT
     positions = prod(op.output_shape[SPATIAL:])
     part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent
     return is_same_product(op, 1, channels * prod(kernel), (positions, part))
