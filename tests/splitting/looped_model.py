@@ -42,6 +42,7 @@ class LoopedModel:
     least_bytes: int = 0
     along_batch: bool = False
     along_fixed: bool = False
+    skips_again: bool = False
 
     @cached_property
     def named(self) -> ir.Model:
@@ -94,7 +95,8 @@ class LoopedModel:
         loops = find_loops(self.sized, self.least_bytes, fixed=self.along_fixed)
         if self.along_fixed:
             return loops
-        return [*loops, *find_windows(self.sized, self.least_bytes, {op for region in loops for op in region.ops})]
+        taken = {op for region in loops for op in region.ops}
+        return [*loops, *find_windows(self.sized, self.least_bytes, taken, again=self.skips_again)]
 
     @property
     def cut(self) -> set[str]:

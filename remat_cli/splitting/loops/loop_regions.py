@@ -153,6 +153,13 @@ def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
     return found
 
 
+def is_read_whole(view: ModelView, regions: Sequence[LoopRegion], region: LoopRegion, name: str) -> bool:
+    """Whether an op outside a region reads what an op of it makes, and is in no other one that makes it again."""
+    maker = view.tensors[name].producer
+    again = [each.own for each in regions if maker in each.copies]
+    return any(op not in region.own and not any(op in own for own in again) for op in view.readers[name])
+
+
 def find_loops(sized: SizedView, least_bytes: int, *, fixed: bool = False) -> list[LoopRegion]:
     """Regions that keep tensors of at least so many bytes from being whole, where rules allow; they share no op.
 
