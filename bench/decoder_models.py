@@ -67,22 +67,12 @@ class _Draft:
         """Attention and a gated part; what comes out, brought to one scale, and the sum of all so far."""
         of, sketch, shape = self.of, self.sketch, list(self.sketch.shapes[value])
         queries, *others = (self.product(value, heads * of.size) for heads in (of.heads, of.shared, of.shared))
-        number = len(self.kept) // 2
-        before = [
-            sketch.input(f"past_key_values.{number}.{what}", [1, of.shared, of.past, of.size])
-            for what in ("key", "value")
-        ]
-        after = [1, of.shared, of.total, of.size]
-        found, *made = sketch.add_several(
-            "GroupQueryAttention",
-            [queries, *others, *before, *lengths],
-            [shape, after, after],
-            domain=CONTRIB,
-            num_heads=of.heads,
-            kv_num_heads=of.shared,
-            do_rotary=1,
-        )
-        self.kept += [(name, after) for name in made]
+        cache, longer = ([1, of.shared, length, of.size] for length in (of.past, of.total))
+        kinds = [f"{len(self.kept) // 2}.{what}" for what in ("key", "value")]
+        before = [sketch.input(f"past_key_values.{kind}", cache) for kind in kinds]
+        made = [f"present.{kind}" for kind in kinds]
+        self.kept += [(name, longer) for name in made]
+        found = self.op("GroupQueryAttention", [queries, *others, *before, *lengths], made, shape)
         value, rest = self.summed(rest, self.product(found, of.width))
         gate, wide = (self.product(value, of.inner) for _ in range(2))
         inner = [*shape[:-1], of.inner]
@@ -91,15 +81,18 @@ class _Draft:
 
     def summed(self, rest: str, value: str) -> tuple[str, str]:
         """The sum of two brought to one scale, and the sum."""
-        shape = self.sketch.shapes[value]
+        shape, name = list(self.sketch.shapes[value]), f"sum_{len(self.sketch.nodes)}"
+        self.sketch.shapes[name] = tuple(shape)
         reads = [rest, value, self.sketch.weight(self.of.width)]
-        name = f"n{len(self.sketch.nodes)}"
-        made = [f"{name}_scaled", "", "", f"{name}_sum"]
-        self.sketch.nodes.append(
-            helper.make_node("SkipSimplifiedLayerNormalization", reads, made, name, domain=CONTRIB, epsilon=1e-5)
-        )
-        self.sketch.shapes |= dict.fromkeys((made[0], made[3]), shape)
-        return made[0], made[3]
+        return self.op("SkipSimplifiedLayerNormalization", reads, ["", "", name], shape), name
+
+    def op(self, op_type: str, reads: Sequence[str], more: Sequence[str], shape: list[Length]) -> str:
+        """An op that makes more than its result; that."""
+        own = {"num_heads": self.of.heads, "kv_num_heads": self.of.shared, "do_rotary": 1}
+        attributes = own if op_type == "GroupQueryAttention" else {"epsilon": 1e-5}
+        made = self.sketch.add(op_type, reads, shape, domain=CONTRIB, **attributes)
+        self.sketch.nodes[-1].output.extend(more)
+        return made
 
     def lengths(self) -> list[str]:
         """How many tokens there are before the last, and in all, by a mask of them; and angles of rotations."""
@@ -131,6 +124,7 @@ def decoder(of: Decoder) -> Sample:
     if not of.has_all:
         value = sketch.add("Gather", [value, sketch.constant(np.array([-1]))], [1, 1, of.width], axis=1)
     scores = draft.product(value, of.words)
+    sketch.shapes |= {name: tuple(shape) for name, shape in draft.kept}
     model = sketch.model([scores, *(name for name, _ in draft.kept)])
     model.opset_import.append(helper.make_opsetid(CONTRIB, 1))
     for value_info in model.graph.input:
