@@ -24,6 +24,7 @@ from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.read.few_bits import few_bit_kind
+from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.few_bits import few_bits_at_peak
 from remat_cli.report.inspection import InspectReport, inspect_model
@@ -80,6 +81,7 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
             asked=asked,
             is_as_written=condition.is_as_written,
             few_bits=few_bits_at_peak(few_bit_kind(prepared.source.ir), report.alive),
+            names=told_names(prepared.source.ir, prepared.graph),
             warnings=(*condition.warnings, *report.warnings),
         )
         if settings.conditions.may_be_alone and settings.family is None:
@@ -99,7 +101,7 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
     else:
         report = way(read.kind).inspect(path, read, elsewhere(read))
-    report = _under(report, read, settings)
+    report = msgspec.structs.replace(_under(report, read, settings), names=read.names)
     try:
         return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
     except ModelError:

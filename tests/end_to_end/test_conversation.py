@@ -107,7 +107,9 @@ def spoken(path, turns, given=("ids", "mask")):
     return [*found, *caches.values()]
 
 
-@pytest.mark.parametrize(("total", "words"), [("total", ("--dim", "total=past+seq")), ("past + seq", ())])
+@pytest.mark.parametrize(
+    ("total", "words"), [("total", ("--dim", "total=past+seq")), pytest.param("past + seq", (), marks=pytest.mark.slow)]
+)
 def test_a_conversation_from_its_first_word_to_its_last(tmp_path, capsys, total, words):
     path, made = Decoder(total).saved(tmp_path / "decoder.onnx"), tmp_path / "small.onnx"
     command = ["compile", str(path), *SIZES, *words, "--budget", "60%", "-o", str(made), "--format", "json"]
@@ -122,6 +124,7 @@ def test_a_conversation_from_its_first_word_to_its_last(tmp_path, capsys, total,
     assert main(["verify", str(made), "--original", str(path), *sizes]) == 0
 
 
+@pytest.mark.slow
 def test_a_conversation_with_a_decoder_of_four_bits(tmp_path, capsys):
     sizes = FourBits("seq", "past", "total", "total", width=128, heads=8, shared=4, inner=512, words=WORDS)
     path, made = tmp_path / "decoder.onnx", tmp_path / "small.onnx"
@@ -133,6 +136,7 @@ def test_a_conversation_with_a_decoder_of_four_bits(tmp_path, capsys):
         assert whole.tobytes() == lean.tobytes()
 
 
+@pytest.mark.slow
 def test_plans_are_made_for_the_sizes_at_which_they_hold_most(tmp_path, capsys):
     path, made = Decoder("past + seq").saved(tmp_path / "decoder.onnx"), tmp_path / "small.onnx"
     sizes = ["--dim", "batch=1..4", "--dim", "past=0..64", "--dim", "seq=1..64"]
