@@ -308,7 +308,7 @@ bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, export
 	$(REAL_VENV)/bin/python -m bench.any_size_models bench/generated/any_size
 	$(BIN)/python -m bench.any_size
 
-bench-quantised: $(STAMP)  ## models in dynamic int8 at half and a quarter of their own peak, rows that are missing, ten minutes
+bench-quantised: $(STAMP)  ## models of few bits at half and a quarter of their own peak, rows that are missing, an hour
 	$(BIN)/python -m bench.quantised
 	$(BIN)/python -m bench.quantised --write
 

@@ -23,8 +23,10 @@ from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.read.few_bits import few_bit_kind
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.onnx_io.write.as_written import condition_of
+from remat_cli.report.few_bits import few_bits_at_peak
 from remat_cli.report.inspection import InspectReport, inspect_model
 from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
@@ -78,6 +80,7 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
             runs=forecast.runs,
             asked=asked,
             is_as_written=condition.is_as_written,
+            few_bits=few_bits_at_peak(few_bit_kind(prepared.source.ir), report.alive),
             names=told_names(prepared.source.ir, prepared.graph),
             warnings=(*condition.warnings, *report.warnings),
         )

@@ -10,12 +10,14 @@ from remat_cli.core.values.spill import DISK, SpillKind, spill_name
 class InputSpec(msgspec.Struct, frozen=True):
     """One tensor that the caller feeds.
 
-    `dtype` is ONNX Runtime's name of the element type (`float`, `int64`, ...); `shape` is in elements.
+    `dtype` is ONNX Runtime's name of the element type (`float`, `int64`, ...); `shape` is in elements. `is_counted`: a
+    mask of tokens that the model counts, so that only ones are as many as there are.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    is_counted: bool = False
 
 
 class Reader(msgspec.Struct, frozen=True):
