@@ -311,6 +311,7 @@ def verify(
     dim: Mapping[str, int | str] | None = None,
     inputs: str | Path | None = None,
     svg: str | Path | None = None,
+    trace: str | Path | None = None,
     force: bool | None = None,
     work_dir: str | Path | None = None,
     config: str | Path | None = None,
