@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "partition": "remat_cli.pipelines.cli.partition:partition_command",
     "run": "remat_cli.cli.run:run_command",
     "solve": "remat_cli.cli.solve:solve_command",
+    "report": "remat_cli.cli.report:report_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
     "doctor": "remat_cli.cli.doctor:doctor_command",
     "compare": "remat_cli.contest.cli.compare:compare_command",

@@ -18,6 +18,8 @@ from remat_cli.compiling.search.ladder import ladder
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.values.budget import WHOLE
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
@@ -50,8 +52,15 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
     Raises:
         ModelError: the file is neither, or cannot be used.
     """
-    if is_plan(path):
-        return _inspected_plan(path, settings)
+    return _inspected_plan(path, settings) if is_plan(path) else look_at_model(path, settings, progress)[0]
+
+
+def look_at_model(path: Path, settings: Settings, progress: Progress) -> tuple[InspectReport, Graph, Problem]:
+    """Report on a model that is measured now, with its graph and what its ops take.
+
+    Raises:
+        ModelError: the file is no model, or cannot be used.
+    """
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare_at_fullest(path, settings.conditions, work, progress)
@@ -85,10 +94,11 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
             asked_for = request_of(msgspec.structs.replace(settings, budget=WHOLE), "live")
             report = msgspec.structs.replace(report, ladder=ladder(prepared, platform, asked_for, work))
         if request is None or settings.split == "off":
-            return report
+            return report, prepared.graph, problem or platform.problem()
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
     reports = estimated_regions(regions, facts, prepared.graph)
-    return msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle)
+    report = msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle)
+    return report, prepared.graph, problem or platform.problem()
 
 
 def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
