@@ -71,9 +71,12 @@ def x86(cpu: str) -> Processor:
     return Processor(cpu.lower(), f"env {settings} {emulator} -cpu {cpu} {INTERPRETER}", (emulator,))
 
 
-def arm64(cpu: str = "cortex-a76") -> Processor:
-    """An ARM processor that an emulator plays, with the Python and packages of `make setup-targets`."""
-    emulator, root = "qemu-aarch64-static", BUILT / "arm64" / "root"
+def arm64(cpu: str = "cortex-a76", files: str = "root") -> Processor:
+    """An ARM processor that an emulator plays, with the Python and packages of `make setup-targets`.
+
+    `files` is the folder with those, and with what the system says of the processor.
+    """
+    emulator, root = "qemu-aarch64-static", BUILT / "arm64" / files
     python = root / "usr" / "bin" / "python3.11"
     settings = f"PYTHONHOME={root / 'usr'} PYTHONPATH={BUILT / 'arm64' / 'site'}"
     return Processor(
@@ -82,7 +85,14 @@ def arm64(cpu: str = "cortex-a76") -> Processor:
 
 
 WITH_SME = replace(arm64("max"), kind="ARM with SME")
-PROCESSORS = (Processor(HERE, sys.executable), x86("Haswell"), x86("Nehalem"), arm64(), WITH_SME)
+PROCESSORS = (
+    Processor(HERE, sys.executable),
+    x86("Haswell"),
+    x86("Nehalem"),
+    arm64(),
+    arm64("cortex-a53", "root-cortex-a53"),
+    WITH_SME,
+)
 PLACES: tuple[Processor | Package | Browser, ...] = (*PROCESSORS, *PACKAGES)
 
 
