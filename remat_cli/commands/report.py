@@ -47,4 +47,5 @@ def page_of(path: Path, settings: Settings, progress: Progress) -> Page:
         return make(path)
     if is_plan(path):
         return plan_page(inspect_alone(path, settings, progress), read_plan(path))
-    return model_page(*look_at_model(path, settings, progress))
+    seen = look_at_model(path, settings, progress)
+    return model_page(seen.report, seen.graph, seen.problem)

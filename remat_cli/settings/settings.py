@@ -122,6 +122,7 @@ class Settings(
     plan: Path | None = None
     svg: Path | None = None
     trace: Path | None = None
+    overlay: Path | None = None
     force: bool = False
     work_dir: Path | None = None
     cache_dir: Path = Path()
