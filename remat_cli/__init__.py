@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from remat_cli.report.doctor import DoctorReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
+    from remat_cli.report.page.written_page import PageReport
     from remat_cli.report.profile import ProfileReport
     from remat_cli.report.run_report import RunReport
     from remat_cli.report.solve import SolveReport, SolversReport
     from remat_cli.report.targets import TargetsReport
     from remat_cli.report.training import MaxBatchReport, TrainReport
-    from remat_cli.report.written_page import PageReport
     from remat_cli.settings.settings import Settings
 
 __version__ = "0.1.0"

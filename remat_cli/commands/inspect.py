@@ -33,7 +33,7 @@ from remat_cli.onnx_io.read.source_names import source_nodes, told_names
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.ort_rules.steady import BODY
 from remat_cli.report.inspection import InspectReport, inspect_model
-from remat_cli.report.overlay import OverlayRow, model_rows, overlay_files, overlay_paths, plan_rows
+from remat_cli.report.pictures.overlay import OverlayRow, model_rows, overlay_files, overlay_paths, plan_rows
 from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.runs_on import guard_warnings

@@ -12,7 +12,7 @@ from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.report.page.html import page_html, require_charts
 from remat_cli.report.page.pages import model_page, plan_page
 from remat_cli.report.page.values import Page
-from remat_cli.report.written_page import PageReport
+from remat_cli.report.page.written_page import PageReport
 from remat_cli.settings.settings import Settings
 
 PAGES: Mapping[str, str] = {".jsonl": "remat_cli.contest.report.rows_page:rows_page"}

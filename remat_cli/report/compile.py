@@ -12,9 +12,9 @@ from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.told_names import ToldNames
 from remat_cli.core.values.verification import OneModelSeen, Verification
 from remat_cli.report.explain import LiveTensor, Recompute
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.shown import Shown
 from remat_cli.report.solution import SolutionReport, compile_exit_code, is_too_dear, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 from remat_cli.report.verdict import Need, Price, ReportVerdict, bits_of, session_need

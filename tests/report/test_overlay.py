@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from remat_cli.cli import main
-from remat_cli.report.overlay import model_rows, overlay_files, plan_rows
+from remat_cli.report.pictures.overlay import model_rows, overlay_files, plan_rows
 from tests.report import samples
 
 CHAIN = Path(__file__).resolve().parents[2] / "sample_models" / "chain.onnx"
