@@ -306,6 +306,7 @@ def _floor_rows(report: InspectReport, style: Style) -> list[list[str]]:
     return [["floor of whole ops", whole], ["floor with splitting", style.size(report.floor_with_splitting_bytes)]]
 
 
+HUNDREDTH = 2**20 / 100  # of a MiB
 SEARCHED = "the least is found by a search, `remat compile --budget min`"
 BOUNDED: dict[Bounds, str] = {"live": "of what is live at once", "process": "of the process"}
 
@@ -352,7 +353,9 @@ def ladder_lines(report: InspectReport) -> list[str]:
     ends = [f"no way is known below {format_bytes(least_bytes)}"]
     if report.floor_bytes:
         ends.append(f"proved impossible below {format_bytes(report.floor_bytes)} with whole ops")
-    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}"]
+    wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
+    way = f"  for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}", way]
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:

@@ -88,4 +88,5 @@ def test_tiles_and_parts_are_told_by_what_they_are_part_of():
     names = ToldNames({"a_nchwc": "enc.1 (Conv)"}, {"t_1": "relu"})
     assert names.op("a_nchwc/tile_3") == "enc.1 (Conv), tile 3"
     assert names.tensor("t_1/tile_1/tail/cut") == "relu, tile 1 tail cut"
-    assert names.op("other/tile_3") == "other/tile_3"
+    assert names.op("other/tile_3") == "other, tile 3"
+    assert names.op("other/conv") == "other/conv"

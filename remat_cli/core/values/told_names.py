@@ -29,5 +29,6 @@ def _told(names: Mapping[str, str], name: str) -> str:
         whole, _, last = whole.rpartition("/")
         part = f"{last} {part}".replace("_", " ").strip()
     if whole not in names:
-        return name
+        op, tile, number = name.rpartition("/tile_")
+        return f"{op}, tile {number}" if tile and number.isdigit() else name
     return f"{names[whole]}, {part}" if part else names[whole]
