@@ -49,3 +49,9 @@ def test_versions_of_python_are_those_that_are_required():
     listed = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", line)}
     assert min(listed, key=lambda version: int(version.split(".")[1])) == PROJECT["requires-python"].removeprefix(">=")
     assert "Typing :: Typed" in PROJECT["classifiers"]
+
+
+def test_each_change_is_checked_by_the_targets_of_make():
+    steps = re.findall(r"run: make ([a-z-]+)", (ROOT / ".github" / "workflows" / "check.yml").read_text())
+    check = re.search(r"^check: ([a-z ]+?) +##", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    assert set(check) <= set(steps)

@@ -26,7 +26,7 @@ def compile_screen(report: CompileReport, figures: Sequence[Row], cautions: Sequ
     seen = report.verification
     failures = () if seen is None else seen.failures
     rows = [*figures, *runs_on_rows(report.runs_on)]
-    files = [name for name in (report.output, report.plan, report.gated_output) if name is not None]
+    files = [name for name in (report.output, report.data, report.plan, report.gated_output) if name is not None]
     ways = [("files", ", ".join(files))] if files else []
     if report.one_line and report.exit_code == 0:
         ways.append(("run it", report.one_line))

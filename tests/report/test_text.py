@@ -111,6 +111,12 @@ def test_a_screen_says_how_many_warnings_it_leaves_out():
     assert f"{21 - shown} warnings more: this command with -v" in text  # with the note of its verification
 
 
+def test_a_file_of_weights_is_named_beside_the_model():
+    report = msgspec.structs.replace(samples.compile_report(), data="net.remat.onnx.data")
+    assert "files    net.remat.onnx, net.remat.onnx.data, net.plan.json\n" in render_text(report, SCREEN)
+    assert "data  net.remat.onnx.data, which the model needs beside it\n" in render_text(report, Style())
+
+
 def test_notes_on_how_it_was_checked_are_not_warned_of():
     seen = msgspec.structs.replace(samples.verification(), notes=("weak", "caps"), notes_on_caps=("caps",))
     text = render_text(msgspec.structs.replace(samples.compile_report(seen), warnings=("weak", "caps")), SCREEN)
