@@ -83,6 +83,13 @@ class _Names:
         elif results:
             self.made_of[op.name] = self._fused(results[0], set(inputs))
             self.ops[op.name] = self._label(op, self.made_of[op.name])
+        elif (fused := self.nodes.get(op.name.rpartition("/")[0])) is not None:
+            # The runtime calls what it makes of several nodes `NODE/FUSION`, and its results by names of its own.
+            self.made_of[op.name] = [fused]
+            self.ops[op.name] = self._label(op, [fused])
+            self.tensors.update(
+                (name, f"a part of {self.ops[op.name]}") for name in outputs if name not in self.tensors
+            )
 
     def _fused(self, result: str, inputs: set[str]) -> list[ir.Node]:
         """The nodes that make a result of what an op reads, the last first."""
