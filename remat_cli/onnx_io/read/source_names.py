@@ -87,9 +87,8 @@ class _Names:
             # The runtime calls what it makes of several nodes `NODE/FUSION`, and its results by names of its own.
             self.made_of[op.name] = [fused]
             self.ops[op.name] = self._label(op, [fused])
-            self.tensors.update(
-                (name, f"a part of {self.ops[op.name]}") for name in outputs if name not in self.tensors
-            )
+            told = ((name, f"part {place} of {self.ops[op.name]}") for place, name in enumerate(outputs, 1))
+            self.tensors.update((name, part) for name, part in told if name not in self.tensors)
 
     def _fused(self, result: str, inputs: set[str]) -> list[ir.Node]:
         """The nodes that make a result of what an op reads, the last first."""
