@@ -207,7 +207,8 @@ def _why_not_lines(report: OneModelReport, style: Style) -> list[str]:
     """Why there is no plan, in short."""
     lines = [*_reason_lines(report, style), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
-        least = format_bytes(report.solution.floor_bytes)
+        split_floor = report.solution.floor_with_splitting_bytes  # of the model that the op is in
+        least = format_bytes(report.solution.floor_bytes if split_floor is None else split_floor)
         lines.append(f"in the way is {report.blocking_op}: while it runs, {least} must be there, in any order of ops")
     is_open = report.solution.interrupted or is_too_dear(report.solution)
     if not is_open and NEAREST_PROCESS not in report.solution.facts:

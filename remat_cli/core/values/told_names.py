@@ -1,6 +1,7 @@
 """What ops and tensors of an optimised model are called for people: by what the user's file calls them."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,10 @@ class ToldNames(msgspec.Struct, frozen=True, omit_defaults=True):
     def tensor(self, name: str) -> str:
         """A tensor, or a part of one."""
         return _told(self.tensors, name)
+
+
+OWN_NAMES: Final = ToldNames()
+"""As the optimised model calls them."""
 
 
 def _told(names: Mapping[str, str], name: str) -> str:
