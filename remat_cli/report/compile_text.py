@@ -96,7 +96,7 @@ def _process_rows(report: OneModelReport) -> list[tuple[str, str]]:
     if process.original is not None:
         was_bytes = process.original.counted_bytes(with_mapped=process.with_mapped) + process.input_bytes
         text = f"{format_bytes(was_bytes)} -> {text}"
-    return [("process", f"{text}, measured: the most while loading, in the first run and in later ones")]
+    return [("process", f"{text} at most, measured (loading, first and later runs)")]
 
 
 def _live_text(report: OneModelReport, peak_bytes: int) -> str:
@@ -114,7 +114,7 @@ def _time_text(report: OneModelReport) -> str:
     seen, predicted = report.verification, f"{percent(report.solution.overhead_percent)} by prediction"
     if seen is None or seen.measured_overhead_percent is None:
         return f"{predicted}, not measured"
-    noise = f" ({seen.noise_told})" if seen.noise_told else ""
+    noise = f" ({seen.noise_told})" if seen.noise_told and seen.failures else ""  # else the verdict says it
     return f"{percent(seen.measured_overhead_percent)} measured{noise}, {predicted}"
 
 

@@ -57,12 +57,12 @@ def outputs_row(seen: Verification | None, reference: str) -> Row:
         return "outputs", "not compared: `remat verify` of the plan does that"
     if seen.outputs_identical:
         where = "" if seen.is_compared_everywhere else " where they were compared"
-        same = f"the same bits{where} as {reference}"
+        same = f"same bits{where} as {reference}"
     elif seen.are_outputs_kept:
         same = f"within tolerance of {reference}"
     else:
         same = f"NOT those of {reference}"
-    return "outputs", f"{same}; compared on ONNX Runtime {seen.runtime_version}"
+    return "outputs", f"{same}; ONNX Runtime {seen.runtime_version}"
 
 
 def _warnings(report: CompileReport, cautions: Sequence[str]) -> list[str]:
