@@ -108,6 +108,10 @@ def test_the_page_of_a_plan_has_both_courses_promises_and_commands():
     assert tuple(course["bytes"]) == plan.promise.memory_bytes
     assert len(course["ops"]) == len(plan.promise.order)
     assert read.data["course-1"]["bytes"] == list(plan.promise.baseline_memory_bytes)
+    rules = [layer for layer in read.data["memory-0"]["layer"] if layer["mark"]["type"] == "rule"]
+    assert [one["encoding"]["y"]["datum"] for one in rules] == [plan.request.budget_bytes / 2**20]
+    heights = {read.data[f"memory-{n}"]["layer"][0]["encoding"]["y"]["scale"]["domain"][1] for n in (0, 1)}
+    assert len(heights) == 1 or max(heights) == plan.request.budget_bytes / 2**20  # both to the same height
     again = {one["name"]: one["lives"] for one in course["tensors"]}
     assert any(len(lives) > 1 for lives in again.values())  # what is made again lives twice
     for words in ("made again at step", "Promised and measured", f"remat compile {plan.source.path} --budget 80%"):
@@ -177,7 +181,7 @@ def test_without_what_draws_charts_it_says_how_to_get_it(monkeypatch):
 def test_charts_are_specifications_that_vega_lite_takes():
     charts = pytest.importorskip("vl_convert")
     course = large_page().courses[0]
-    drawn = charts.vegalite_to_svg(json.dumps({**memory_chart(course), "width": 600}))
+    drawn = charts.vegalite_to_svg(json.dumps({**memory_chart(course, max(course.memory_bytes)), "width": 600}))
     assert "<svg" in drawn
     assert "memory, MiB" in drawn
 

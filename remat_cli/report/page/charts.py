@@ -26,11 +26,11 @@ def _chart(description: str, height: int, **rest: Any) -> dict[str, Any]:
     }
 
 
-def memory_chart(course: Course) -> dict[str, Any]:
-    """What is held during each step; the highest of neighbours is never left out, as all steps are there."""
+def memory_chart(course: Course, most_bytes: int) -> dict[str, Any]:
+    """What is held during each step, all of them; charts of one page reach up to the same `most_bytes`."""
     values = [{"step": step, "MiB": round(held / MIB, 3)} for step, held in enumerate(course.memory_bytes)]
     values += [{"step": len(values), "MiB": values[-1]["MiB"]}] if values else []
-    domain = [0, max(1, len(course.memory_bytes))]
+    domain, height = [0, max(1, len(course.memory_bytes))], [0, max(most_bytes, course.budget_bytes or 0) / MIB]
     layers: list[dict[str, Any]] = [
         {
             "mark": {
@@ -42,7 +42,7 @@ def memory_chart(course: Course) -> dict[str, Any]:
             },
             "encoding": {
                 "x": {"field": "step", "type": "quantitative", "scale": {"domain": domain, "nice": False}},
-                "y": {"field": "MiB", "type": "quantitative", "title": "memory, MiB"},
+                "y": {"field": "MiB", "type": "quantitative", "title": "memory, MiB", "scale": {"domain": height}},
             },
         }
     ]

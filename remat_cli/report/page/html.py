@@ -73,8 +73,9 @@ def _body(page: Page) -> Iterator[str]:
     if page.verdict:
         yield f'<p class="verdict{" bad" if is_bad else ""}">{escape(page.verdict)}</p>'
     yield f"<p>{escape(page.summary)}</p></header><main>"
+    most_bytes = max((held for course in page.courses for held in course.memory_bytes), default=1)
     for number, course in enumerate(page.courses):
-        yield from _course(number, course)
+        yield from _course(number, course, most_bytes)
     if page.phases:
         yield from _figure("Process memory by phase", "phases", phase_chart(page.phases))
         rows = tuple((bar.phase, bar.kind, format_bytes(bar.bytes)) for bar in page.phases)
@@ -91,7 +92,7 @@ def _body(page: Page) -> Iterator[str]:
     yield "</main>"
 
 
-def _course(number: int, course: Course) -> Iterator[str]:
+def _course(number: int, course: Course, most_bytes: int) -> Iterator[str]:
     """Memory over time, what is there at the step under the pointer, and the table of tensors."""
     if not course.memory_bytes:
         return
@@ -106,7 +107,7 @@ def _course(number: int, course: Course) -> Iterator[str]:
     }
     heading = f"Memory over time: {course.title}, at most {format_bytes(max(course.memory_bytes))}"
     yield _data(f"course-{number}", known)
-    yield from _figure(heading, f"memory-{number}", memory_chart(course), f"course-{number}")
+    yield from _figure(heading, f"memory-{number}", memory_chart(course, most_bytes), f"course-{number}")
     if course.tensors:
         field = f'<label>find a tensor or op <input type="search" data-filters="tensors-{number}"></label>'
         yield f"<details><summary>tensors of {escape(course.title)}, the largest first</summary>{field}"

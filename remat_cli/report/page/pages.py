@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from remat_cli.base.units import format_bytes
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph
@@ -56,6 +58,8 @@ def plan_page(report: InspectReport, file: PlanFile) -> Page:
     courses: tuple[Course, ...]
     if file.kind == "one_model":
         after = written_course("this file", file, file.plan(), whys)
+        live = [need.budget_bytes for need in report.needs if need.bounds == "live"]
+        after = msgspec.structs.replace(after, budget_bytes=live[0] if live else None)
         courses = (after, _original_course(file))
     else:
         courses = tuple(
