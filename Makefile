@@ -105,6 +105,9 @@ wheel: $(STAMP)  ## build the wheel, install it elsewhere, run it
 		--constraint constraints.txt build/wheel/*.whl
 	build/wheel/venv/bin/remat --help >/dev/null
 
+licences: $(STAMP)  ## rewrite docs/licences.md, the licences of what remat needs, from what is installed
+	$(BIN)/python -m docs.make_licences
+
 models: $(STAMP)  ## rebuild the sample models (seeded, no download)
 	$(BIN)/python sample_models/make_models.py
 

@@ -96,7 +96,7 @@ def _process_rows(report: OneModelReport) -> list[tuple[str, str]]:
     if process.original is not None:
         was_bytes = process.original.counted_bytes(with_mapped=process.with_mapped) + process.input_bytes
         text = f"{format_bytes(was_bytes)} -> {text}"
-    return [("process", f"{text}, measured: the most while loading, in the first run and in later ones")]
+    return [("process", f"{text} at most, measured (loading, first and later runs)")]
 
 
 def _live_text(report: OneModelReport, peak_bytes: int) -> str:
@@ -114,7 +114,7 @@ def _time_text(report: OneModelReport) -> str:
     seen, predicted = report.verification, f"{percent(report.solution.overhead_percent)} by prediction"
     if seen is None or seen.measured_overhead_percent is None:
         return f"{predicted}, not measured"
-    noise = f" ({seen.noise_told})" if seen.noise_told else ""
+    noise = f" ({seen.noise_told})" if seen.noise_told and seen.failures else ""  # else the verdict says it
     return f"{percent(seen.measured_overhead_percent)} measured{noise}, {predicted}"
 
 
@@ -208,7 +208,8 @@ def _why_not_lines(report: OneModelReport, style: Style) -> list[str]:
     """Why there is no plan, in short."""
     lines = [*_reason_lines(report, style), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
-        least = format_bytes(report.solution.floor_bytes)
+        split_floor = report.solution.floor_with_splitting_bytes  # of the model that the op is in
+        least = format_bytes(report.solution.floor_bytes if split_floor is None else split_floor)
         lines.append(f"in the way is {report.blocking_op}: while it runs, {least} must be there, in any order of ops")
     is_open = report.solution.interrupted or is_too_dear(report.solution)
     if not is_open and NEAREST_PROCESS not in report.solution.facts:

@@ -39,11 +39,11 @@ from remat_cli.report.explain import (
 from remat_cli.report.few_bits import few_bits_lines
 from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.paging import PagingReport
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_chart
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
-from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
@@ -310,6 +310,7 @@ def _floor_rows(report: InspectReport, style: Style) -> list[list[str]]:
     return [["floor of whole ops", whole], ["floor with splitting", style.size(report.floor_with_splitting_bytes)]]
 
 
+HUNDREDTH = 2**20 / 100  # of a MiB
 SEARCHED = "the least is found by a search, `remat compile --budget min`"
 BOUNDED: dict[Bounds, str] = {"live": "of what is live at once", "process": "of the process"}
 
@@ -356,7 +357,9 @@ def ladder_lines(report: InspectReport) -> list[str]:
     ends = [f"no way is known below {format_bytes(least_bytes)}"]
     if report.floor_bytes:
         ends.append(f"proved impossible below {format_bytes(report.floor_bytes)} with whole ops")
-    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}"]
+    wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
+    way = f"  for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}", way]
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:
