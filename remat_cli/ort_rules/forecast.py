@@ -18,6 +18,7 @@ from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast, SessionMemory
 from remat_cli.ort_rules.arena import LoadedSession, RunMemory, pattern_bytes, simulate_runs
+from remat_cli.ort_rules.at_once import simulate_at_once
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
 from remat_cli.ort_rules.no_arena import FEW_HEAPS, HEAPS, LoadedHeap, simulate_runs_without_arena
 from remat_cli.ort_rules.records import rules_for
@@ -118,10 +119,16 @@ def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
         )
         return load_forecast(file.weights, what, rules.loading)
 
+    count = runtime.options.runs_at_once
+    crowd_runs = predict_at_once(judged, runtime, sessions.runs)
+
     def process(found: LoadForecast) -> ProcessMemory:
         one = _process(found, sessions.runs, rules.loading, is_mapped=file.is_mapped)
+        if count == 1:
+            return one
         weights_bytes = min(found.loaded_bytes, sum(each.own_bytes for each in file.weights) + found.mapped_bytes)
-        return _at_once(one, runtime.options.runs_at_once, weights_bytes)
+        crowd = _process(found, crowd_runs, rules.loading, is_mapped=file.is_mapped)
+        return _at_once(one, crowd, count, weights_bytes)
 
     loading, at_most = loaded(0), loaded(rules.loading.stuck_copies)
     return Forecast(
@@ -262,15 +269,31 @@ def _process(loading: LoadForecast, runs: RunsForecast, rules: LoadRules, *, is_
     )
 
 
-def _at_once(one: ProcessMemory, count: int, weights_bytes: int) -> ProcessMemory:
+def predict_at_once(judged: Judged, runtime: Runtime, one: RunsForecast) -> RunsForecast:
+    """What the arena holds for so many runs at once as the runtime's options say; as of `one` where that is one."""
+    rules, count = rules_for(runtime), runtime.options.runs_at_once
+    if count == 1 or not runtime.options.has_arena:
+        return one
+    sessions = (LoadedSession(rules.arena, judged.copies, newest_first) for newest_first in (True, False))
+    found = [simulate_at_once(asked_for(judged, runtime), count, session) for session in sessions]
+    return msgspec.structs.replace(
+        one,
+        first_run_bytes=max(runs[0].resident_bytes for runs in found),
+        later_runs_bytes=max(runs[-1].resident_bytes for runs in found),
+    )
+
+
+def _at_once(one: ProcessMemory, crowd: ProcessMemory, count: int, weights_bytes: int) -> ProcessMemory:
     """What a process holds while so many runs are under way in one session: weights once, all else for each of them.
 
-    How runs overlap is chance, and regions that one of them made may not serve another: so nothing is shared but these.
+    Or more, by what `crowd` holds, whose runs meet by chance: regions that one of them made may not serve another.
     """
     more = count - 1
     return msgspec.structs.replace(
         one,
-        first_run_bytes=one.first_run_bytes + more * (one.first_run_bytes - weights_bytes),
-        later_runs_bytes=one.later_runs_bytes + more * (one.later_runs_bytes - weights_bytes),
-        anonymous_bytes=one.anonymous_bytes + more * (one.peak_bytes - weights_bytes),
+        first_run_bytes=max(crowd.first_run_bytes, one.first_run_bytes + more * (one.first_run_bytes - weights_bytes)),
+        later_runs_bytes=max(
+            crowd.later_runs_bytes, one.later_runs_bytes + more * (one.later_runs_bytes - weights_bytes)
+        ),
+        anonymous_bytes=max(crowd.anonymous_bytes, one.anonymous_bytes + more * (one.peak_bytes - weights_bytes)),
     )

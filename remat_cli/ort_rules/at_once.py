@@ -1,0 +1,62 @@
+"""What a session's arena holds while several runs are under way in it: how their requests meet is chance, so drawn."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from remat_cli.ort_rules.arena import BLOCK, LoadedSession, RunMemory, pattern_bytes
+from remat_cli.ort_rules.requests import Request, outputs_of
+
+ROUNDS = 6
+"""Times that so many runs begin together; what was ever touched stays, so later ones hold more."""
+DRAWN = 12
+"""Ways in which they meet."""
+PACES = (0.5, 2.0)
+"""How fast a run goes on beside another one, at least and at most."""
+
+
+def simulate_at_once(requests: Sequence[Request], count: int, session: LoadedSession) -> tuple[RunMemory, ...]:
+    """What each round of so many runs at once leaves behind at most, with the outputs of the round before held.
+
+    As of single runs, the first ask for tensors one by one, later ones for a block each.
+    """
+    drawn = [_drawn(requests, count, session, random.Random(seed)) for seed in range(DRAWN)]
+    most = zip(*drawn, strict=True)
+    return tuple(max(alike, key=lambda each: each.resident_bytes) for alike in most)
+
+
+def _drawn(
+    requests: Sequence[Request], count: int, session: LoadedSession, rng: random.Random
+) -> tuple[RunMemory, ...]:
+    arena, found = session.arena(), list[RunMemory]()
+    loaded_bytes, outputs = arena.resident_bytes, outputs_of(requests)
+    block_bytes = pattern_bytes([request for request in requests if request.in_block], session.rules)
+    shift = 2 * (1 + max((abs(request.number) for request in requests), default=0))
+    later = _with_block(requests, block_bytes) if block_bytes else requests
+    for number in range(ROUNDS):
+        before, first = len(arena.regions), number * count
+        for run, request in _met(later if number else requests, count, rng):
+            offset = 2 * BLOCK * (first + run) if request.number == BLOCK else shift * (first + run)
+            arena.run([request], offset)
+        for run in range(first - count, first) if number else ():
+            for output in outputs:
+                arena.give_back(output.number + shift * run)
+        resident_bytes = arena.resident_bytes - loaded_bytes
+        found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
+    return tuple(found)
+
+
+def _with_block(requests: Sequence[Request], block_bytes: int) -> list[Request]:
+    """The requests of a run that takes a block for all that have a place in it."""
+    block = Request(BLOCK, block_bytes, takes=True, in_block=False)
+    return [block, *(each for each in requests if not each.in_block), replace(block, takes=False)]
+
+
+def _met(requests: Sequence[Request], count: int, rng: random.Random) -> Iterator[tuple[int, Request]]:
+    """The requests of so many runs that begin together, each with its run, in the order in which they come."""
+    paces = [rng.uniform(*PACES) for _ in range(count)]
+    done = [0] * count
+    while under_way := [run for run in range(count) if done[run] < len(requests)]:
+        (run,) = rng.choices(under_way, [paces[run] for run in under_way])
+        yield run, requests[done[run]]
+        done[run] += 1
