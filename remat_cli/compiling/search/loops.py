@@ -55,7 +55,7 @@ from remat_cli.splitting.loops.short_sizes import short_sizes
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
-from remat_cli.splitting.recast.dynamic_sizes import with_ranges_apart
+from remat_cli.splitting.recast.apart_sizes import with_ops_apart
 from remat_cli.splitting.recast.taken_branches import with_taken_branches
 from remat_cli.splitting.recast.turns import without_turns
 from remat_cli.splitting.tiles.view import ModelView, view_model
@@ -197,7 +197,7 @@ class Loops:
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
             large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
         dims, types = {**dims, **picked.dims}, {**types, **picked.types}
-        apart = with_ranges_apart(self._view(picked.model, types), dims, int(least_bytes))
+        apart = with_ops_apart(self._view(picked.model, types), dims, self._known_costs, int(least_bytes))
         dims, types = {**dims, **apart.dims}, {**types, **apart.types}
         opened = with_open_shapes(apart.model, dims, self._family, large)
         types = {**types, **opened.types}
@@ -207,7 +207,7 @@ class Loops:
         view = view if tabled is view.model else self._view(tabled, types)
         with self.task.clock.running():
             told = known_dims(prepared.reference, prepared.graph, prepared.conditions)
-        return SizedView(view, {**dims, **opened.dims}, self._clock.look, told)
+        return SizedView(view, {**dims, **opened.dims}, self._clock.look, told, apart.costs)
 
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]]) -> ModelView:
         prepared, threads = self.task.whole.prepared, op_threads(self.task.request.conditions)
@@ -217,10 +217,15 @@ class Loops:
     @cached_property
     def _profile(self) -> Profile:
         """What its ops cost as they are."""
-        whole = self.task.whole
-        costs = {op.name: cost for op, cost in zip(whole.prepared.graph.ops, whole.profile.ops, strict=True)}
+        costs = {**self._known_costs, **self.sized.costs}
         ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in self.sized.view.graph.ops)
-        return msgspec.structs.replace(whole.profile, ops=ops)
+        return msgspec.structs.replace(self.task.whole.profile, ops=ops)
+
+    @property
+    def _known_costs(self) -> dict[str, OpCost]:
+        """What ops of the whole model cost, by name."""
+        whole = self.task.whole
+        return {op.name: cost for op, cost in zip(whole.prepared.graph.ops, whole.profile.ops, strict=True)}
 
     @property
     def rungs(self) -> list[Rung]:
