@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
-from remat_cli.splitting.loops.turns import without_turns
+from remat_cli.splitting.recast.turns import without_turns
 from tests.splitting.looped_model import LoopedModel
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
