@@ -234,7 +234,9 @@ ARM64_PACKAGES := libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libssl3 li
 	python3.11 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
 ARM64_WHEELS := --no-deps --python-version 3.11 --only-binary=:all: \
 	--platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64
-ARM64_FEATURES := fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+ARM64_OLD_FEATURES := fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid
+ARM64_FEATURES := $(ARM64_OLD_FEATURES) atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp
+cpuinfo = for core in 0 1; do printf 'processor\t: %s\nFeatures\t: $(1)\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x4\nCPU part\t: $(2)\nCPU revision\t: 1\n\n' $$core; done
 
 setup-emulator:  ## an emulator of other processors (Debian), for the tests that run files on them
 	which qemu-x86_64-static || ($(SUDO) apt-get update -qq && $(SUDO) apt-get install -qq -y --no-install-recommends qemu-user-static)
@@ -252,7 +254,10 @@ $(ARM64)/.installed: constraints.txt $(STAMP) | setup-emulator
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt $(ARM64_WHEELS) \
 		--dest $(ARM64)/wheels onnxruntime numpy flatbuffers protobuf packaging
 	for wheel in $(ARM64)/wheels/*.whl; do $(BIN)/python -m zipfile --extract $$wheel $(ARM64)/site; done
-	for core in 0 1; do printf 'processor\t: %s\nFeatures\t: $(ARM64_FEATURES)\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x4\nCPU part\t: 0xd0b\nCPU revision\t: 1\n\n' $$core; done >$(ARM64)/root/proc/cpuinfo
+	$(call cpuinfo,$(ARM64_FEATURES),0xd0b) >$(ARM64)/root/proc/cpuinfo
+	mkdir -p $(ARM64)/root-cortex-a53/proc
+	for part in etc lib usr; do ln -s ../root/$$part $(ARM64)/root-cortex-a53/$$part; done
+	$(call cpuinfo,$(ARM64_OLD_FEATURES),0xd03) >$(ARM64)/root-cortex-a53/proc/cpuinfo
 	touch $@
 
 # Where there is no npm, what runs in Node is left out.
@@ -267,6 +272,10 @@ bench-targets: setup-emulator setup-targets setup-node $(REAL_STAMP)  ## files c
 	$(REAL_VENV)/bin/python -m bench.targets_models $(TARGETS)/models
 	$(BIN)/python -m bench.targets
 	$(BIN)/python -m bench.targets --write
+
+bench-sessions: $(STAMP)  ## processes of files made for sessions with other options; rows that are missing, an hour
+	$(BIN)/python -m bench.sessions
+	$(BIN)/python -m bench.sessions --write
 
 bench-any: setup-targets $(STAMP)  ## files for any processor beside those for here: memory, time, plans; rows that are missing, an hour
 	$(BIN)/python -m bench.any_processor

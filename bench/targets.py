@@ -1,9 +1,9 @@
 """Files that are compiled here, run elsewhere: other processors, Node, browsers: the original's bits, or a refusal.
 
 `python -m bench.targets` compiles samples, zoo and small models of the bench of record, has `remat verify --on` run
-each file under emulators and on this processor, runs it in the packages of Node that are here, appends a row to
-`bench/results/targets.jsonl` as soon as it is there and skips rows that are there already; `--write` makes
-`bench/results/targets.md` of them. Emulation shows bits, refusals, orders and live peaks, not times.
+each file under emulators and on this processor, runs it in the packages of Node and in the browser that are here,
+appends a row to `bench/results/targets.jsonl` as soon as it is there and skips rows that are there already; `--write`
+makes `bench/results/targets.md` of them. Emulation shows bits, refusals, orders and live peaks, not times.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import click
 import remat_cli
 from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
 from bench.compiling import ROOT, Row, sample_paths, zoo_paths
+from bench.targets_browser import Browser
 from bench.targets_node import PACKAGES, Package, package_row
 from bench.targets_page import HERE, page
 from remat_cli.base.errors import RematError
@@ -70,9 +71,12 @@ def x86(cpu: str) -> Processor:
     return Processor(cpu.lower(), f"env {settings} {emulator} -cpu {cpu} {INTERPRETER}", (emulator,))
 
 
-def arm64(cpu: str = "cortex-a76") -> Processor:
-    """An ARM processor that an emulator plays, with the Python and packages of `make setup-targets`."""
-    emulator, root = "qemu-aarch64-static", BUILT / "arm64" / "root"
+def arm64(cpu: str = "cortex-a76", files: str = "root") -> Processor:
+    """An ARM processor that an emulator plays, with the Python and packages of `make setup-targets`.
+
+    `files` is the folder with those, and with what the system says of the processor.
+    """
+    emulator, root = "qemu-aarch64-static", BUILT / "arm64" / files
     python = root / "usr" / "bin" / "python3.11"
     settings = f"PYTHONHOME={root / 'usr'} PYTHONPATH={BUILT / 'arm64' / 'site'}"
     return Processor(
@@ -81,8 +85,15 @@ def arm64(cpu: str = "cortex-a76") -> Processor:
 
 
 WITH_SME = replace(arm64("max"), kind="ARM with SME")
-PROCESSORS = (Processor(HERE, sys.executable), x86("Haswell"), x86("Nehalem"), arm64(), WITH_SME)
-PLACES: tuple[Processor | Package, ...] = (*PROCESSORS, *PACKAGES)
+PROCESSORS = (
+    Processor(HERE, sys.executable),
+    x86("Haswell"),
+    x86("Nehalem"),
+    arm64(),
+    arm64("cortex-a53", "root-cortex-a53"),
+    WITH_SME,
+)
+PLACES: tuple[Processor | Package | Browser, ...] = (*PROCESSORS, *PACKAGES)
 
 
 @click.command()
@@ -96,7 +107,7 @@ def main(only: Sequence[str], names: Sequence[str], targets: Sequence[str], writ
     if write:
         BENCH.write()
         return
-    there: dict[str, Processor | Package] = {}
+    there: dict[str, Processor | Package | Browser] = {}
     for each in PLACES:
         if names and each.name not in names:
             continue
@@ -125,7 +136,7 @@ def _paths(only: tuple[str, ...], folder: Path) -> Iterator[tuple[str, Path]]:
     yield from zoo_paths(folder, only)
 
 
-def rows(name: str, path: Path, places: Sequence[Processor | Package], folder: Path) -> Iterator[Row]:
+def rows(name: str, path: Path, places: Sequence[Processor | Package | Browser], folder: Path) -> Iterator[Row]:
     """One compile, and what became of its file in each place."""
     output, model = folder / f"{path.stem}.compiled.onnx", name.removesuffix(FOR_ANY)
     made = compiled(path, output, RANGES.get(model), "here" if name == model else "any")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.compiling import ROOT, Row
+from bench.targets_browser import Browser
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 from remat_cli.runtime.sessions.feeds import make_feeds
 
@@ -48,21 +49,34 @@ class Package:
             return "node"
         return None if self.folder.is_dir() else str(self.folder)
 
+    def ran(self, model: Path, feeds: Path, results: Path) -> Row:
+        """What the program prints of a model: how far it came (`load`, `run`, `done`), outputs, and what it took."""
+        results.mkdir()
+        own = (str(each) for each in (PROGRAM, self.folder, model, feeds, results))
+        words = ["env", "ORT_DISABLE_TELEMETRY=1", "node", "--expose-gc", *own]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
+        lines = done.stdout.splitlines()
+        if done.returncode or not lines:
+            return {"runtime": "", "stage": "died", "message": done.stderr[-300:]}
+        found: Row = json.loads(lines[-1])
+        return found
 
-PACKAGES = (
+
+PACKAGES: tuple[Package | Browser, ...] = (
     Package("node", MODULES / "onnxruntime-node"),
     Package("node, older", MODULES / "onnxruntime-node-older"),
     Package("wasm", MODULES / "onnxruntime-web"),
     Package("wasm, older", MODULES / "onnxruntime-web-older"),
+    Browser("chromium", MODULES / "onnxruntime-web"),
 )
 
 
-def package_row(package: Package, original: Path, compiled: Path, sizes: Mapping[str, int]) -> Row:
+def package_row(package: Package | Browser, original: Path, compiled: Path, sizes: Mapping[str, int]) -> Row:
     """What became of a file there, and what it and the original took."""
     with tempfile.TemporaryDirectory() as folder:
         feeds = written_feeds(original, sizes, Path(folder))
-        theirs = ran(package, original, feeds, Path(folder) / "original")
-        ours = ran(package, compiled, feeds, Path(folder) / "file")
+        theirs = package.ran(original, feeds, Path(folder) / "original")
+        ours = package.ran(compiled, feeds, Path(folder) / "file")
         is_same, difference = compared(theirs, ours)
     return {
         "runtime": theirs["runtime"],
@@ -82,34 +96,6 @@ def written_feeds(original: Path, sizes: Mapping[str, int], folder: Path) -> Pat
         told[name] = {"type": str(array.dtype), "dims": list(array.shape), "file": str(path)}
     (folder / "feeds.json").write_text(json.dumps(told))
     return folder / "feeds.json"
-
-
-def ran(package: Package, model: Path, feeds: Path, results: Path) -> Row:
-    """What the program prints of a model: how far it came (`load`, `run`, `done`), outputs, and what it took."""
-    results.mkdir()
-    words = [
-        "env",
-        "ORT_DISABLE_TELEMETRY=1",
-        "node",
-        "--expose-gc",
-        str(PROGRAM),
-        str(package.folder),
-        str(model),
-        str(feeds),
-        str(results),
-    ]
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_SECONDS,
-    )
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        return {"runtime": "", "stage": "died", "message": done.stderr[-300:]}
-    found: Row = json.loads(lines[-1])
-    return found
 
 
 def compared(theirs: Row, ours: Row) -> tuple[bool, float | None]:

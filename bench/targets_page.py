@@ -40,10 +40,11 @@ def _in_node(found: Sequence[Row]) -> list[str]:
         return []
     named = [{**row, "processor": f"{row['processor'].partition(',')[0]} {row['runtime']}"} for row in found]
     return [
-        "## Node and WebAssembly",
+        "## Node, browsers and WebAssembly",
         "",
-        "onnxruntime-node and onnxruntime-web, run in Node on this processor. Outputs are compared with the original's",
-        "there. MiB, original → file. Of Node: resident memory above a process with a session on one op,",
+        "onnxruntime-node and onnxruntime-web, run in Node on this processor, and onnxruntime-web on a page in",
+        "Chromium without a window. Outputs are compared with the original's there. MiB, original → file.",
+        "Of Node: resident memory above a process with a session on one op,",
         "with the outputs of one run held during the next and older ones collected; in brackets the most of 20 runs",
         "that follow without a call of the collector, in which old outputs go late; *promised* is what the plan",
         "predicts of later runs. Of WebAssembly: its memory, which starts at 16 MiB and never shrinks. Bits are",

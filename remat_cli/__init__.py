@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.base.errors import RematError
+from remat_cli.base.errors import AnswerError, RematError
 
 if TYPE_CHECKING:
     from remat_cli.base.progress import Event
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from remat_cli.pipelines.report.partition import PartitionReport
     from remat_cli.pipelines.report.pipeline_run import PipelineRunReport
     from remat_cli.report.compile import CompileReport, VerifyReport
+    from remat_cli.report.doctor import DoctorReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
     from remat_cli.report.profile import ProfileReport
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnswerError",
     "RematError",
     "__version__",
     "bench",
     "compare",
     "compile",
     "compile_for",
+    "doctor",
     "inspect",
     "list_solvers",
     "load",
@@ -109,7 +112,51 @@ def compile(
 ) -> CompileReport:
     """Rewrite a model so that it runs within a memory budget, at the least extra time, and prove it by running both.
 
-    Other keywords are options of the solver. A plan that cannot be had is no error: look at `report.exit_code`.
+    A plan that cannot be had is no error: look at `report.exit_code`, or call `report.raise_for_status()`.
+
+    Args:
+        model: the ONNX file.
+        budget: what may be held: 512MiB, 2GB, 80%, 0.8, "min", or bytes by device.
+        budget_scope: what bytes bound: "process", "live" or "activations".
+        max_overhead: most extra time of a plan: "10%" or 0.1.
+        split: "auto" cuts ops into tiles where the budget needs it, "off" never, "max" wherever that saves memory.
+        max_tiles: most tiles that ops are cut into.
+        max_tensor: no tensor that an op makes may be larger.
+        split_axis: the only axis that is cut: a number or a name.
+        allow_reassociation: also cut where sums are then added in another order.
+        external_data: put weights into a file beside the new one.
+        packed_weights: put them there as kernels pack them too.
+        count_mapped: count mapped files against a budget on the process.
+        race: share of the time limit in which rival splits are measured.
+        output: the new model; MODEL.remat.onnx where it is left out.
+        plan: the plan; beside the new model where it is left out.
+        force: overwrite what is there.
+        device: where the model will run: "cpu", "cuda:0", a description, or several.
+        estimate: estimate the costs of a device that is not here.
+        overlap: copies between memories run beside ops.
+        spill: let values wait on disk or in the host: "disk:FOLDER", "host".
+        solver: one of `list_solvers()`.
+        order: "keep" keeps the order of ops, "free" does not.
+        time_limit: when to stop searching: "30s" or seconds.
+        gap: stop when the plan is this near the proved bound.
+        verify: False runs neither model, "fast" and "thorough" check less and more.
+        capped_run: run both under a hard memory cap.
+        dim: sizes of symbolic dimensions: {"batch": 8}, or ranges: {"seq": "1..8192"}.
+        input_shape: whole shapes of inputs: {"x": (1, 3, 224, 224)}.
+        inputs: an .npz file of real inputs, instead of random ones.
+        target: which processors the file is for: "here", "any", "arm64", ...
+        portable: the older name of target="any".
+        runtime: versions of ONNX Runtime that the file is for: ">=1.24".
+        plain: leave out the form in which later runs take no more than the first.
+        session: how sessions of the file will be opened: {"arena": False}.
+        intra_op_threads: threads of the runtime; 0 is its own default.
+        custom_ops: libraries with operators of your own.
+        work_dir: keep intermediate files here.
+        seed: of everything random.
+        threads: of the solver; 0 is all cores.
+        config: a YAML file of settings; keywords win over it.
+        on_progress: gets every event; `str(event)` is a line.
+        options: those of the solver, and `limit`, `run_limit`, `memory_limit` as on the command line.
 
     Raises:
         RematError: the model or a value cannot be used, a device is not here, or ONNX Runtime refuses the model.
@@ -400,6 +447,13 @@ def list_solvers() -> SolversReport:
     from remat_cli.commands.solvers import list_solvers
 
     return list_solvers()
+
+
+def doctor() -> DoctorReport:
+    """Look at versions, devices, caches, kernels and memory here; what is to be done stands beside what was found."""
+    from remat_cli.commands.doctor import diagnose
+
+    return diagnose(_settings({}).cache_dir)
 
 
 def compare(

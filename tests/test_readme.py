@@ -96,7 +96,7 @@ def test_the_remat_commands_are_ones_that_there_are_with_options_that_they_take(
     for name, *words in lines:
         options = {text for each in make_group().commands[name].params for text in (*each.opts, *each.secondary_opts)}
         asked = {word.partition("=")[0] for word in words if word.startswith("-")}
-        assert asked <= options | {"--help"}, (name, asked - options)
+        assert asked <= options | {"--help", "--help-all"}, (name, asked - options)
         sources = [word for word in words if word.endswith((".onnx", ".yaml", ".json")) and "/" in word]
         made = [word for word in sources if re.search(r"\.(plan|train|remat|stages)\b", word)]
         assert all((ROOT / word).is_file() for word in sources if word not in made), (name, sources)

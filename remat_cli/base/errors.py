@@ -8,9 +8,10 @@ RematError
 ├── RuntimeFailure        ONNX Runtime failed for want of memory, disk or time, or on what remat made (exit code 1)
 │   └── DeviceLost        a device that was there is gone
 ├── InvalidSchedule       the judge found a schedule illegal
-└── BrokenSolver          a solver returned an illegal or over-budget schedule: a bug in remat
+├── BrokenSolver          a solver returned an illegal or over-budget schedule: a bug in remat
+└── AnswerError           an answer that is not what was asked for, where `report.raise_for_status()` makes it an error
 
-"Infeasible" and "outputs differ" are answers, not errors.
+"Infeasible" and "outputs differ" are answers, not errors, unless the caller wants them to be.
 """
 
 from typing import ClassVar
@@ -69,3 +70,14 @@ class InvalidSchedule(RematError):
 
 class BrokenSolver(RematError):
     """A solver's answer did not survive the judge: a bug in remat, never the user's fault."""
+
+
+class AnswerError(RematError):
+    """An impossible budget, a plan that was not found, or a promise that was not kept; `code` is its exit code."""
+
+    def __init__(self, verdict: str, code: int = EXIT_ERROR) -> None:
+        super().__init__(verdict, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -10,7 +11,7 @@ from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, RematError
 from remat_cli.base.garbage import rare_collection
 from remat_cli.base.named import named
 from remat_cli.cli.console import complain, show_traceback
-from remat_cli.cli.ending import EXIT_TERMINATED, Terminated, open_streams, orderly_end
+from remat_cli.cli.ending import EXIT_TERMINATED, Heard, Terminated, open_streams, orderly_end
 
 COMMANDS: Mapping[str, str] = {
     "compile": "remat_cli.cli.compile:compile_command",
@@ -23,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "remat_cli.cli.run:run_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
+    "doctor": "remat_cli.cli.doctor:doctor_command",
     "compare": "remat_cli.contest.cli.compare:compare_command",
     "bench": "remat_cli.contest.cli.bench:bench_command",
     "sweep": "remat_cli.contest.cli.sweep:sweep_command",
@@ -33,15 +35,23 @@ ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for b
 \b
   remat inspect model.onnx
   remat compile model.onnx --budget 80%
+\b
+Words are completed by Tab after  eval "$(_REMAT_COMPLETE=bash_source remat)"  in ~/.bashrc,
+with zsh_source in ~/.zshrc, with fish_source and  | source  in fish.
 """
+
+
+CONTEXT: Mapping[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+"""Of the group; commands have the same."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors become one line on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     open_streams()
+    heard = Heard()
     try:
-        with orderly_end(is_last=arguments is None), rare_collection():
+        with orderly_end(is_last=arguments is None, heard=heard), rare_collection():
             return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
     except click.ClickException as error:
         # Click's own complaint as one line, with the command whose help explains it.
@@ -56,13 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stop: BaseException | None = error
         while stop is not None and not isinstance(stop, KeyboardInterrupt | Terminated):
             stop = stop.__cause__ or stop.__context__
+        if heard.is_terminated:  # raised in a callback of compiled code, which dropped it and missed something later
+            stop = stop or Terminated()
         return _complain_stop(stop) if stop else _complain_failure(error, is_debug="--debug" in words)
 
 
 def make_group() -> click.Group:
     """The `remat` command with all its subcommands; what they need beyond click they import when they run."""
     commands = {name: named(target) for name, target in COMMANDS.items()}
-    group = click.Group("remat", help=ABOUT, commands=commands, context_settings={"max_content_width": 100})
+    group = click.Group("remat", help=ABOUT, commands=commands, context_settings=CONTEXT)
     return click.version_option(__version__, prog_name="remat", message="%(prog)s %(version)s")(group)
 
 

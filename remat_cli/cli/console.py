@@ -74,7 +74,9 @@ def stdout_style(printing: Printing) -> Style:
     width = shutil.get_terminal_size().columns if is_terminal else 100
     encoding = sys.stdout.encoding or "utf-8"
     has_blocks = BLOCKS.encode(encoding, "ignore").decode(encoding) == BLOCKS
-    return Style(max(40, min(width, 160)), is_terminal and printing.color, has_blocks, is_terminal)
+    return Style(
+        max(40, min(width, 160)), is_terminal and printing.color, has_blocks, is_terminal, not printing.verbose
+    )
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 from remat_cli.base.files import WORK_FOLDER
@@ -26,8 +27,15 @@ class Terminated(BaseException):
     """SIGTERM arrived; no handler of errors is to stop it."""
 
 
+@dataclass
+class Heard:
+    """Whether SIGTERM arrived: a library whose callback it was raised in may have dropped it, and failed later."""
+
+    is_terminated: bool = False
+
+
 @contextlib.contextmanager
-def orderly_end(*, is_last: bool = False) -> Iterator[None]:
+def orderly_end(*, is_last: bool = False, heard: Heard | None = None) -> Iterator[None]:
     """Give the block a folder of its own for temporary files, which is gone afterwards, also after SIGTERM.
 
     Only the main thread may handle signals; a block in another one gets just its folder. After a block that is the
@@ -41,7 +49,7 @@ def orderly_end(*, is_last: bool = False) -> Iterator[None]:
     try:
         with _held_back():
             folder = tempfile.mkdtemp(prefix=WORK_FOLDER)
-            restore = _handle(folder)
+            restore = _handle(folder, heard or Heard())
             tempfile.tempdir = folder
         yield  # inside the `try`, as is the end of what holds signals back: those that wait arrive there
     finally:
@@ -72,14 +80,20 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _handle(folder: str) -> Callable[[bool], None]:
+def _handle(folder: str, heard: Heard) -> Callable[[bool], None]:
     """Handle SIGTERM from now on; returns what ends that and removes the folder, again if a signal disturbs it."""
     if threading.current_thread() is not threading.main_thread() or os.name == "nt":
         return lambda is_last: shutil.rmtree(folder, ignore_errors=True)
     over = threading.Event()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = signal.signal(signal.SIGTERM, _terminate)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        heard.is_terminated = True
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the clean-up goes on undisturbed
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_insist, args=(reader, folder, over), daemon=True).start()
 
@@ -97,11 +111,6 @@ def _handle(folder: str) -> Callable[[bool], None]:
             signal.signal(signal.SIGINT, interrupt)
 
     return restore
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the clean-up goes on undisturbed
-    raise Terminated
 
 
 def _insist(reader: int, folder: str, over: threading.Event) -> None:

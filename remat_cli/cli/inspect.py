@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "inspect",
+    cls=GroupedCommand,
     short_help="Show where the memory of a model or a plan goes.",
     epilog=options.examples("remat inspect unet.onnx --budget 80%", "remat inspect unet.plan.json --svg memory.svg"),
 )

@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "max-batch",
+    cls=GroupedCommand,
     short_help="The largest batch whose training step fits.",
     epilog=options.examples("remat max-batch resnet.onnx --loss cross-entropy --budget 2GiB --optimizer adam"),
 )

@@ -1,5 +1,6 @@
 """Options that several commands share; each group is one decorator. Names of values are the keys of `Settings`."""
 
+import difflib
 import itertools
 import os
 from collections.abc import Callable
@@ -8,10 +9,32 @@ from typing import Any, TypeVar
 
 import click
 
+from remat_cli.cli.grouped import GroupedCommand
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 FILE = click.Path(path_type=Path)
+
+
+class InputFile(click.Path):
+    """A file to read; of one that is not there it is said which is, of nearly that name."""
+
+    def __init__(self) -> None:
+        """Of any name."""
+        super().__init__(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Refuse what is not there."""
+        path = Path(os.fsdecode(value))
+        if not path.exists() and path.parent.is_dir():
+            names = sorted(each.name for each in path.parent.iterdir() if each.is_file())
+            near = [str(path.parent / name) for name in difflib.get_close_matches(path.name, names, 2)]
+            if near:
+                self.fail(f"File '{path}' does not exist. Did you mean {' or '.join(near)}?", param, ctx)
+        return Path(os.fsdecode(super().convert(value, param, ctx)))
+
+
+INPUT_FILE = InputFile()
 
 
 class EndingFile(click.Path):
@@ -268,7 +291,7 @@ max_overhead_option = _option(
 )
 
 
-class VerifyCommand(click.Command):
+class VerifyCommand(GroupedCommand):
     """A command whose `--verify` may stand alone: a word after it that is no mode belongs to the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -355,7 +378,7 @@ force_option = _option("--force", is_flag=True, help="Overwrite existing outputs
 common_options = group(
     _option("--format", type=click.Choice(["text", "json"]), help="What stdout gets: text or one JSON object. [text]"),
     _option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-    _option("-v", "--verbose", is_flag=True, help="Say how long each stage took."),
+    _option("-v", "--verbose", is_flag=True, help="Print all that is known, and how long each stage took."),
     _option("--seed", type=int, metavar="N", help="Seed of everything random. [0]"),
     _option("--threads", type=int, metavar="N", help="Threads of the solver; 0 is all cores. [0]"),
     _option(

@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "profile",
+    cls=GroupedCommand,
     short_help="Measure what each op of a model costs.",
     epilog=options.examples("remat profile unet.onnx -o unet.profile.json", "remat profile --clear-cache"),
 )

@@ -8,6 +8,7 @@ import click
 
 from remat_cli.base.named import named
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 MORE_OPTIONS: Mapping[str, str] = {
@@ -23,6 +24,7 @@ WORDS = ("repeat", "trace", "enforce_budget")
 
 @click.command(
     "run",
+    cls=GroupedCommand,
     short_help="Run a plan or a pipeline and compare it with what was planned.",
     epilog=options.examples(
         "remat run unet.plan.json",

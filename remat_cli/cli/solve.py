@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "solve",
+    cls=GroupedCommand,
     short_help="Solve an abstract benchmark instance.",
     epilog=options.examples(
         "remat solve graph.json --budget 0.8 --solver moccasin --order keep --time-limit 2m",

@@ -5,11 +5,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "solvers",
+    cls=GroupedCommand,
     short_help="List the solvers and their options.",
     epilog=options.examples("remat solvers"),
 )

@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "train",
+    cls=GroupedCommand,
     short_help="Make a training step from a forward model.",
     epilog=options.examples(
         "remat train resnet.onnx --loss cross-entropy --optimizer adam --batch 32",

@@ -33,6 +33,7 @@ from remat_cli.core.values.conditions import KINDS_OF
 from remat_cli.core.values.family import told
 from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
+from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.onnx_io.write.least_imports import asking_least
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.report.compile import CompileReport
@@ -108,6 +109,8 @@ def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) 
     planned = within_overhead(settled.planned, request.search)
     settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
     report: CompileReport = way(settled.planned.kind).report(model, settled)
+    names = told_names(prepared.source.ir, prepared.graph)
+    report = msgspec.structs.replace(report, names=names)
     if isinstance(settled.planned, Refused):
         needs_bytes = (
             None if progress.should_stop() else plain_process_bytes(prepared, reached.platform, request, work, progress)
@@ -238,6 +241,7 @@ def _written(
         output=str(targets.model),
         plan=str(targets.plan),
         snippet=plan.snippet,
+        one_line=found.one_line(plan, targets.model, targets.plan),
         runs_on=plan.runs_on,
         warnings=(*way_asked(request.conditions).told(planned), *unverified, *plan.warnings),
     )

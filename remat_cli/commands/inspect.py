@@ -23,6 +23,7 @@ from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
+from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.report.inspection import InspectReport, inspect_model
 from remat_cli.report.pictures.svg_chart import inspect_picture
@@ -77,6 +78,7 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
             runs=forecast.runs,
             asked=asked,
             is_as_written=condition.is_as_written,
+            names=told_names(prepared.source.ir, prepared.graph),
             warnings=(*condition.warnings, *report.warnings),
         )
         if settings.conditions.may_be_alone and settings.family is None:
@@ -96,7 +98,7 @@ def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
         report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
     else:
         report = way(read.kind).inspect(path, read, elsewhere(read))
-    report = _under(report, read, settings)
+    report = msgspec.structs.replace(_under(report, read, settings), names=read.names)
     try:
         return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
     except ModelError:

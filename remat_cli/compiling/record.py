@@ -22,6 +22,7 @@ from remat_cli.core.files.plan_file import (
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.sized_plan import with_promise
 from remat_cli.core.values.verification import Verification
+from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.report.solution import SolutionReport, solution_report
 from remat_cli.runtime.measure.profile_cache import provenance
 
@@ -83,6 +84,7 @@ def recorded(
         ),
         promise=promise,
         snippet="",
+        names=told_names(planned.whole.source.ir, planned.whole.graph),
     )
     return found if planned.dims is None else with_promise(found, planned.dims)
 

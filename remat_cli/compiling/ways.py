@@ -80,6 +80,9 @@ class Way(Protocol[P_contra, V]):
     def snippet(self, read: PlanFile, output: Path, path: Path) -> str:
         """Python that runs the result, ready to paste."""
 
+    def one_line(self, read: PlanFile, output: Path, path: Path) -> str:
+        """The same in a line."""
+
     def refuse_cap(self, plan: Path) -> None:
         """Refuse to run it with the arenas of its sessions capped, where they have none.
 

@@ -14,6 +14,8 @@ from remat_cli.core.values.runtimes import RuntimeRange
 
 TRIED_UP_TO: Final = "1.32"
 """The newest runtime on which files of all kinds were run."""
+MADE_FROM: Final = "1.31"
+"""The oldest runtime on which files are made."""
 SAME_BITS_FROM: Final = "1.26"
 """The oldest runtime on which every file tried had the bits of its original; older ones fuse some originals otherwise.
 

@@ -9,10 +9,12 @@ from remat_cli.base.stage_costs import StageCost
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.promises import Asked, MeasuredPromise, judged
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.core.values.told_names import ToldNames
 from remat_cli.core.values.verification import OneModelSeen, Verification
 from remat_cli.report.explain import LiveTensor, Recompute
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.runs_on import runs_on_lines
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import SolutionReport, compile_exit_code, is_too_dear, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 from remat_cli.report.verdict import Need, Price, ReportVerdict, bits_of, session_need
@@ -46,6 +48,7 @@ JSON_ORDER = (
     "split_obstacle",
     "gates",
     "snippet",
+    "one_line",
     "runs_on",
     "warnings",
     "seconds",
@@ -55,7 +58,7 @@ JSON_ORDER = (
 ALSO_IN_JSON = ("fits", "promises", "verdict")
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
+class _Told(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What a report on a plan says first, and of which promises, by what its kind of plan needs of memory."""
 
     also_in_json: ClassVar = ALSO_IN_JSON
@@ -84,10 +87,11 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     """One compilation: a type for each kind of plan that can be asked for.
 
     `output` and `plan` are None when nothing was written. `gated_output` is the plan as a model for sessions of the
-    user's own, where it is another one. `runs_on` is where what was written runs.
+    user's own, where it is another one. `snippet` runs it, explained, and `one_line` in a line.
+    `runs_on` is where what was written runs.
 
-    `asked` is what else was asked for, `stages` what each took. In JSON `fits`, `promises` and `verdict` stand beside
-    the fields.
+    `asked` is what else was asked for, `stages` what each took, `names` are those by which people are told of ops and
+    tensors. In JSON `fits`, `promises` and `verdict` stand beside the fields.
 
     `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
     """
@@ -105,11 +109,13 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     uncounted_bytes: int = 0
     recomputes: tuple[Recompute, ...] = ()
     snippet: str = ""
+    one_line: str = ""
     runs_on: RunsOn | UnsetType | None = UNSET
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     asked: Asked = Asked()
     stages: tuple[StageCost, ...] = ()
+    names: ToldNames = ToldNames()
 
     @property
     def needs(self) -> tuple[Need, ...]:

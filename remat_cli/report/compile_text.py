@@ -23,7 +23,15 @@ from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.solution import NEAREST_PROCESS, NEAREST_TERMS, SolutionReport, is_too_dear, no_verdict_lines
+from remat_cli.report.screen import compile_screen, outputs_row, refused_screen
+from remat_cli.report.solution import (
+    NEAREST_PERCENT,
+    NEAREST_PROCESS,
+    NEAREST_TERMS,
+    SolutionReport,
+    is_too_dear,
+    no_verdict_lines,
+)
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
 LEAST = "min"  # the budget as it is written
@@ -34,6 +42,8 @@ LEAST_TOLD_SECONDS = 1.0  # of runs of the model beside the search
 
 def compile_lines(report: OneModelReport, style: Style) -> list[str]:
     """What was compiled to what, before and after, the proof, and the snippet that runs it."""
+    if style.is_short:
+        return _short_lines(report, style)
     solution = report.solution
     target = f" -> {report.output}" if report.output else ""
     heading = style.paint(f"{report.model}{target}", "strong") + f"  ({plural(report.ops, 'op')} on {report.device})"
@@ -54,6 +64,66 @@ def compile_lines(report: OneModelReport, style: Style) -> list[str]:
         lines += ["", *verification_lines(report.verification, style)]
     lines += warning_lines(report.warnings, said, style)
     return lines + delivery_lines(report, "Run it:", style)
+
+
+def _short_lines(report: OneModelReport, style: Style) -> list[str]:
+    """The same on a screen of a few lines."""
+    solution = report.solution
+    if solution.peak_bytes is None or solution.time is None:
+        return refused_screen(report, _why_not_lines(report, style), style)
+    reference = "the model"
+    if report.verification is not None and report.verification.reference is not UNSET:
+        reference = report.verification.reference
+    rows = [
+        *_process_rows(report),
+        ("tensors", _live_text(report, solution.peak_bytes)),
+        ("time", _time_text(report)),
+        outputs_row(report.verification, reference),
+        ("how", _how_text(report)),
+    ]
+    cut = _cut(report)
+    cautions = [] if cut is None else [f"{cut}: a longer one may lead to a better plan"]
+    return compile_screen(report, rows, cautions, style)
+
+
+def _process_rows(report: OneModelReport) -> list[tuple[str, str]]:
+    """What a process that loads and runs the model holds at most, before and after; nothing where it is not known."""
+    seen, predicted_bytes = report.verification, report.asked.process_bytes
+    process = None if seen is None else seen.process_seen
+    if process is None:
+        return [] if predicted_bytes is None else [("process", f"{format_bytes(predicted_bytes)} by prediction")]
+    text = format_bytes(process.needed_bytes)
+    if process.original is not None:
+        was_bytes = process.original.counted_bytes(with_mapped=process.with_mapped) + process.input_bytes
+        text = f"{format_bytes(was_bytes)} -> {text}"
+    return [("process", f"{text}, measured: the most while loading, in the first run and in later ones")]
+
+
+def _live_text(report: OneModelReport, peak_bytes: int) -> str:
+    """What tensors, weights and inputs among them, take at most at one time, before and after."""
+    seen, was_bytes = report.verification, report.solution.baseline_peak_bytes
+    if seen is None:
+        return f"{format_bytes(was_bytes)} -> {format_bytes(peak_bytes)} at one time, by prediction"
+    original_bytes = seen.original_default_session_peak_bytes
+    was = NOT_RUN if original_bytes is None else format_bytes(original_bytes)
+    return f"{was} -> {format_bytes(seen.bounded_bytes)} at one time, measured"
+
+
+def _time_text(report: OneModelReport) -> str:
+    """What a run takes more or less, measured where it was."""
+    seen, predicted = report.verification, f"{percent(report.solution.overhead_percent)} by prediction"
+    if seen is None or seen.measured_overhead_percent is None:
+        return f"{predicted}, not measured"
+    noise = f" ({seen.noise_told})" if seen.noise_told else ""
+    return f"{percent(seen.measured_overhead_percent)} measured{noise}, {predicted}"
+
+
+def _how_text(report: OneModelReport) -> str:
+    """What was done to the model."""
+    repeated, in_tiles = report.solution.recomputed_ops or 0, sum(len(region.ops) for region in report.regions)
+    done = [f"{plural(in_tiles, 'op')} in tiles"] if in_tiles else []
+    done += [f"{plural(repeated, 'op')} run again"] if repeated else []
+    return f"{', '.join(done) or 'another order of ops'}; {plural(report.ops, 'op')} in all, on {report.device}"
 
 
 def _budget_line(report: OneModelReport) -> str:
@@ -98,7 +168,7 @@ def _change(after: int, before: int) -> float | None:
 
 def _recompute_line(report: OneModelReport) -> str:
     if report.solution.recomputed_ops:
-        return f"{recomputed(report)}; {plural(report.gates, 'gate')}"
+        return f"{recomputed(report)}; {plural(report.gates, 'gate')} (small ops that keep the order)"
     peak_bytes = report.solution.peak_bytes or 0
     if peak_bytes >= report.solution.baseline_peak_bytes:
         return "nothing is recomputed"
@@ -107,15 +177,7 @@ def _recompute_line(report: OneModelReport) -> str:
 
 def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
     """Why there is no plan: the floor and who causes it, or the time limit."""
-    solution = report.solution
-    if solution.interrupted or is_too_dear(solution):
-        lines = no_verdict_lines(solution, style)
-        if (known := report.asked.cheaper) is not None:
-            lines.append(f"--budget {known.share_percent}% is known to take {known.overhead_percent:+.0f} % time")
-    elif solution.status == "infeasible":  # only a proof says that there is no plan
-        lines = _impossible_lines(solution, style)
-    else:
-        lines = _not_found_lines(report, style)
+    solution, lines = report.solution, _reason_lines(report, style)
     lines += [*split_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
         cause = f"op {report.blocking_op} needs these at once"
@@ -125,30 +187,55 @@ def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
         lines += live_tensor_lines(report.blockers, style)
         if report.blocking_workspace_bytes:
             lines += [f"  and {format_bytes(report.blocking_workspace_bytes)} of workspace inside the op"]
-    return [*lines, "", _plain_line(report)]
+    return [*lines, "", _plain_line(report, style)]
 
 
-def _plain_line(report: OneModelReport) -> str:
+def _reason_lines(report: OneModelReport, style: Style) -> list[str]:
+    """What ended the search, what is proved, and what may help."""
+    solution = report.solution
+    if solution.interrupted or is_too_dear(solution):
+        lines = no_verdict_lines(solution, style)
+        if (known := report.asked.cheaper) is not None:
+            lines.append(f"--budget {known.share_percent}% is known to take {known.overhead_percent:+.0f} % time")
+        return lines
+    if solution.status == "infeasible":  # only a proof says that there is no plan
+        return _impossible_lines(solution, style)
+    return _not_found_lines(report, style)
+
+
+def _why_not_lines(report: OneModelReport, style: Style) -> list[str]:
+    """Why there is no plan, in short."""
+    lines = [*_reason_lines(report, style), *obstacle_lines(report.split_obstacle, report.regions)]
+    if report.blocking_op is not None:
+        least = format_bytes(report.solution.floor_bytes)
+        lines.append(f"in the way is {report.blocking_op}: while it runs, {least} must be there, in any order of ops")
+    is_open = report.solution.interrupted or is_too_dear(report.solution)
+    if not is_open and NEAREST_PROCESS not in report.solution.facts:
+        lines.append("the least memory that can be had, and what it costs: the same command with --budget min")
+    return [*lines, _plain_line(report, style)]
+
+
+def _plain_line(report: OneModelReport, style: Style) -> str:
     """What the model needs as it is, of what the budget bounds."""
-    live, asked = describe_bytes(report.solution.baseline_peak_bytes), report.asked
+    live, asked = style.size(report.solution.baseline_peak_bytes), report.asked
     if asked.process_budget_bytes is None:
         return f"without a plan the model needs {live}"
     live = f"{live} of live tensors"
     if asked.process_bytes is None:
         return f"without a plan the model needs {live}, and its process more"
-    process = describe_bytes(asked.process_bytes)
+    process = style.size(asked.process_bytes)
     return f"without a plan the process of the model needs {process} by prediction, with {live}"
 
 
 def _impossible_lines(solution: SolutionReport, style: Style) -> list[str]:
     """What was proved to be too little."""
-    floor, split_floor = describe_bytes(solution.floor_bytes), solution.floor_with_splitting_bytes
+    floor, split_floor = style.size(solution.floor_bytes), solution.floor_with_splitting_bytes
     verdict = f"impossible: no schedule of whole ops needs less than {floor}"
     if solution.floor_bytes <= solution.budget_bytes:
         verdict = "impossible: no schedule of whole ops stays within the budget"
-    lines = [style.paint(verdict, "bad") + f" (space {solution.space})"]
+    lines = [style.paint(verdict, "bad") + ("" if style.is_short else f" (space {solution.space})")]
     if split_floor is not None:
-        lines.append(f"with the best splits found, none needs less than {describe_bytes(split_floor)}")
+        lines.append(f"with the best splits found, none needs less than {style.size(split_floor)}")
     return lines
 
 
@@ -156,15 +243,15 @@ def _not_found_lines(report: OneModelReport, style: Style) -> list[str]:
     """What is proved, and what may help: more time does not where whole ops need more and splitting cannot help."""
     solution = report.solution
     split_floor = solution.floor_with_splitting_bytes
-    least = f"{describe_bytes(solution.floor_bytes)} for whole ops"
+    least = f"{style.size(solution.floor_bytes)} for whole ops"
     if split_floor is not None:
-        least += f", {describe_bytes(split_floor)} with the best splits found"
+        least += f", {style.size(split_floor)} with the best splits found"
     if report.asked.process_budget_bytes is not None:
         least += ", of live tensors alone"
     lines = [style.paint(f"no plan within budget was found in {solution.seconds:.1f} s", "bad")]
     needed, budget_bytes, cut = solution.facts.get(NEAREST_PROCESS), report.asked.process_budget_bytes, _cut(report)
     if needed is not None and budget_bytes is not None:
-        lines += _nearest_process_lines(needed, budget_bytes, solution.facts.get(NEAREST_TERMS, ()))
+        lines += _nearest_process_lines(solution, needed, budget_bytes, style)
         if solution.floor_bytes <= solution.budget_bytes:  # live tensors are not what is too large
             return lines if cut is None else [*lines, f"{cut}: a longer one may lead to a smaller process"]
     nearest = nearest_bytes(solution)
@@ -173,14 +260,15 @@ def _not_found_lines(report: OneModelReport, style: Style) -> list[str]:
         if cut is not None and not is_time_wasted:
             return [*lines, cut, f"the proved least is {least}: try a longer --time-limit or a larger --budget"]
         return [*lines, f"the proved least is {least}: try a larger --budget"]
-    lines += [f"the smallest of the plans that {solution.solver} makes takes {describe_bytes(nearest)}"]
+    lines += [f"the smallest of the plans that {solution.solver} makes takes {style.size(nearest)}"]
     return [*lines, f"the proved least is {least}: try another --solver or a larger --budget"]
 
 
-def _nearest_process_lines(needed_bytes: int, budget_bytes: int, terms: Sequence[ProcessTerm]) -> list[str]:
+def _nearest_process_lines(solution: SolutionReport, needed_bytes: int, budget_bytes: int, style: Style) -> list[str]:
     """What of the smallest process that was found is too large, by how much, and which budget would do for it."""
+    terms: Sequence[ProcessTerm] = () if style.is_short else solution.facts.get(NEAREST_TERMS, ())
     more = f", {format_bytes(needed_bytes - budget_bytes)} more than the budget" if needed_bytes > budget_bytes else ""
-    process = f"{describe_bytes(needed_bytes)} of the process by prediction"
+    process = f"{style.size(needed_bytes)} of the process by prediction"
     lines = [f"of the plans found the smallest needs {process}{more}{':' if terms else ''}"]
     lines += columns([[format_bytes(term.bytes), term.name] for term in terms], "><")
     beside_bytes = sum(term.bytes for term in terms if not term.is_live)
@@ -189,7 +277,9 @@ def _nearest_process_lines(needed_bytes: int, budget_bytes: int, terms: Sequence
     elif terms:
         left = f"{format_bytes(budget_bytes - beside_bytes)} of the budget"
         lines.append(f"what no plan makes smaller is {format_bytes(beside_bytes)} of that, and leaves {left} to a run")
-    return [*lines, f"for that plan give the same command --budget {-(-needed_bytes // MIB)}MiB"]
+    spent = solution.facts.get(NEAREST_PERCENT)
+    cost = "" if spent is None else f", which costs {spent:+.0f} % time,"
+    return [*lines, f"for that plan{cost} give the same command --budget {-(-needed_bytes // MIB)}MiB"]
 
 
 def _cut(report: OneModelReport) -> str | None:
@@ -212,7 +302,7 @@ def verify_lines(report: OneModelVerifyReport, style: Style) -> list[str]:
     first = report.verdict_parts.line(style)
     heading = style.paint(report.model, "strong") + f"  against {report.source}"
     text, bytes_ = f"{report.budget} = " if report.budget else "", report.asked.process_budget_bytes
-    size = describe_bytes(report.budget_bytes) if bytes_ is None else f"{describe_bytes(bytes_)} of the process"
+    size = style.size(report.budget_bytes) if bytes_ is None else f"{style.size(bytes_)} of the process"
     lines = [first, heading, f"budget {text}{size}", "", *verification_lines(seen, style)]
     return [*lines, *warning_lines(report.warnings, seen.notes, style), *runs_on_lines(report.runs_on)]
 
@@ -224,19 +314,19 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     first = seen.first_predicted_peak_bytes
     corrected = None if first is UNSET or first == seen.predicted_peak_bytes else first
     original_bytes = seen.original_default_session_peak_bytes
-    under = "" if seen.capped_run_bytes is None else f", with {describe_bytes(seen.capped_run_bytes)}"
+    under = "" if seen.capped_run_bytes is None else f", with {style.size(seen.capped_run_bytes)}"
     rows = [
         *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
         ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
         ["order honoured", yes[seen.order_honoured]],
-        ["live tensors, predicted", describe_bytes(seen.predicted_peak_bytes)],
-        ["live tensors, measured", describe_bytes(seen.measured_peak_bytes)],
-        *_optional("  predicted at first", corrected),
-        ["default session, original", NOT_RUN if original_bytes is None else describe_bytes(original_bytes)],
-        ["default session, this model", describe_bytes(seen.measured_peak_default_session_bytes)],
-        *_optional("block of later default runs", seen.later_runs_block_bytes),
-        *_optional("smallest cap, original", seen.original_smallest_cap_bytes),
-        *_optional("smallest cap, this model", seen.smallest_cap_bytes),
+        ["live tensors, predicted", style.size(seen.predicted_peak_bytes)],
+        ["live tensors, measured", style.size(seen.measured_peak_bytes)],
+        *_optional("  predicted at first", corrected, style),
+        ["default session, original", NOT_RUN if original_bytes is None else style.size(original_bytes)],
+        ["default session, this model", style.size(seen.measured_peak_default_session_bytes)],
+        *_optional("block of later default runs", seen.later_runs_block_bytes, style),
+        *_optional("smallest cap, original", seen.original_smallest_cap_bytes, style),
+        *_optional("smallest cap, this model", seen.smallest_cap_bytes, style),
         ["runs where the original fails", yes[seen.capped_run_ok] + under],
         ["time, predicted", percent(seen.predicted_overhead_percent)],
         [
@@ -265,5 +355,5 @@ def _difference(seen: OneModelSeen) -> str:
     return f"{size} ({'allowed' if seen.outputs_close else 'too large'})"
 
 
-def _optional(label: str, count: int | None) -> list[list[str]]:
-    return [] if count is None else [[label, describe_bytes(count)]]
+def _optional(label: str, count: int | None, style: Style) -> list[list[str]]:
+    return [] if count is None else [[label, style.size(count)]]

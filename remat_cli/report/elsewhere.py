@@ -9,6 +9,7 @@ from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.report.file_report import file_verdict, seen_lines
 from remat_cli.report.runs_on import runs_on_lines
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style
 
@@ -24,7 +25,7 @@ SEVERITY: Final = (EXIT_DONE, EXIT_ERROR, EXIT_NOT_FOUND, EXIT_UNVERIFIED)
 LONGEST_MESSAGE: Final = 300
 
 
-class ElsewhereReport(msgspec.Struct, frozen=True, kw_only=True):
+class ElsewhereReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A compiled file beside the original in other places; `plan` is that which led to it, if one was given.
 
     In JSON `fits` and `verdict` stand beside the fields: the worst of all places.

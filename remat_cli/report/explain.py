@@ -207,12 +207,15 @@ def live_tensor_lines(tensors: Sequence[LiveTensor], style: Style) -> list[str]:
 
 def recompute_lines(recomputes: Sequence[Recompute]) -> list[str]:
     """One line per recomputed op: its cost, where it runs, and what that frees or saves."""
-    rows = [
-        [f"+{duration(r.time)}", f"{shorten(r.op, 28)} ({r.op_type})", _places(r), _why(r)]
-        for r in recomputes[:MOST_ROWS]
-    ]
+    rows = [[f"+{duration(r.time)}", _typed(r), _places(r), _why(r)] for r in recomputes[:MOST_ROWS]]
     left = len(recomputes) - MOST_ROWS
     return columns(rows, "><<<") + ([f"  and {plural(left, 'more op')}"] if left > 0 else [])
+
+
+def _typed(recompute: Recompute) -> str:
+    """An op with its type, which names of modules have already."""
+    typed = f"({recompute.op_type})"
+    return shorten(recompute.op, 40) if recompute.op.endswith(typed) else f"{shorten(recompute.op, 28)} {typed}"
 
 
 def _places(recompute: Recompute) -> str:

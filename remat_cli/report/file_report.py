@@ -10,6 +10,7 @@ from remat_cli.core.values.promises import MeasuredPromise, worst
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.report.process_text import pair_lines
 from remat_cli.report.runs_on import runs_on_lines
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, percent
 from remat_cli.report.verdict import WHERE, Need, Price, ReportVerdict
@@ -17,7 +18,7 @@ from remat_cli.report.verdict import WHERE, Need, Price, ReportVerdict
 YES = {True: "yes", False: "NO", None: "not checked"}
 
 
-class FileReport(msgspec.Struct, frozen=True, kw_only=True):
+class FileReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """One verification of a compiled file beside the original; `plan` is that which led to it, if one was given.
 
     `promises` are those of the file, each with the verdict on it; `runs_on` is where it runs. In JSON `fits` and

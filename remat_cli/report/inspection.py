@@ -13,13 +13,13 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.curve import LadderStep
 from remat_cli.core.values.family import told
 from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.profile import Profile, Reference, SessionForm
 from remat_cli.core.values.promises import Asked, Bounds, MeasuredPromise
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
+from remat_cli.core.values.told_names import ToldNames
 from remat_cli.core.values.verification import Learning
 from remat_cli.report.explain import (
     DeviceReport,
@@ -41,12 +41,13 @@ from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_cha
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, difference
-from remat_cli.report.style import Style, columns, duration, percent, plural
+from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
 
-class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
+class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory of a model or a plan goes.
 
     `memory_bytes` is the total during each step, `baseline_memory_bytes` the original's (plans only). `alive` are the
@@ -63,7 +64,8 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     of a model, of which nothing was promised), `unkept` says which of its predictions were not kept. In JSON `fits` and
     `verdict` stand beside the fields, by prediction but where a plan was verified; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
-    `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs.
+    `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs. `names` are those by
+    which people are told of ops and tensors.
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -120,6 +122,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[MeasuredPromise, ...] = ()
     unkept: tuple[str, ...] = ()
     ladder: tuple[LadderStep, ...] = ()
+    names: ToldNames = ToldNames()
 
     @property
     def fits(self) -> bool | None:
@@ -152,7 +155,7 @@ class InspectReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, style: Style) -> list[str]:
         """Everything about one model or plan."""
-        return inspect_lines(self, style)
+        return lines_of("remat_cli.report.inspection:inspect_lines", self, style)
 
 
 def inspect_model(
@@ -262,10 +265,10 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     where += ", as remat wrote it" if report.is_as_written else ""
     lines = [] if report.verdict is None else [inspect_verdict(report).line(style)]
     # Peak, floor, budget and bound, each in bytes and a readable unit.
-    rows = [["peak", describe_bytes(report.peak_bytes)], ["fixed", describe_bytes(report.fixed_bytes)]]
-    rows += _floor_rows(report)
+    rows = [["peak", style.size(report.peak_bytes)], ["fixed", style.size(report.fixed_bytes)]]
+    rows += _floor_rows(report, style)
     if report.baseline_peak_bytes is not None:
-        rows += [["original peak", describe_bytes(report.baseline_peak_bytes)]]
+        rows += [["original peak", style.size(report.baseline_peak_bytes)]]
     if report.time is not None:
         rows += [["time", duration(report.time)]]
     if report.overhead_percent is not None:
@@ -273,7 +276,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         rows += [["overhead", f"{percent(report.overhead_percent)}, {bound}, space {report.space or 'unknown'}"]]
     if report.budget_bytes is not None:
         text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
-        rows += [["budget", f"{text}{describe_bytes(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
+        rows += [["budget", f"{text}{style.size(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
     figures = columns(rows, "<<")
     lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *figures, ""]
     lines += memory_chart(
@@ -285,7 +288,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     if report.workspace_bytes:
         lines += [f"  and {format_bytes(report.workspace_bytes)} of workspace inside {report.peak_op}"]
     if report.gate_bytes:
-        lines += [f"  and {format_bytes(report.gate_bytes)} held by gates"]
+        lines += [f"  and {format_bytes(report.gate_bytes)} held by gates, small ops that keep the order"]
     if report.regions or report.split_obstacle:
         lines += ["", *region_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.process is not None and report.runs is not None:
@@ -294,12 +297,13 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     return lines + ladder_lines(report) + closing_lines(report, style)
 
 
-def _floor_rows(report: InspectReport) -> list[list[str]]:
+def _floor_rows(report: InspectReport, style: Style) -> list[list[str]]:
     """The floor of whole ops and, where it is known, that with splitting."""
-    whole = describe_bytes(report.floor_bytes) + (f", caused by {report.blocking_op}" if report.blocking_op else "")
+    whole = f"{style.size(report.floor_bytes)}: no order of ops needs less"
+    whole += f", caused by {report.blocking_op}" if report.blocking_op else ""
     if report.floor_with_splitting_bytes is None:
         return [["floor of whole ops" if report.regions else "floor", whole]]
-    return [["floor of whole ops", whole], ["floor with splitting", describe_bytes(report.floor_with_splitting_bytes)]]
+    return [["floor of whole ops", whole], ["floor with splitting", style.size(report.floor_with_splitting_bytes)]]
 
 
 SEARCHED = "the least is found by a search, `remat compile --budget min`"

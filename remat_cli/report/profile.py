@@ -9,6 +9,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.profile import LinkCost, Profile, Provenance
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 
@@ -16,7 +17,7 @@ MOST_OPS = 10
 EXAMPLE_BYTES = 2**20
 
 
-class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """One model's costs on each device asked for, and what copies between their memories cost."""
 
     exit_code: ClassVar[int] = EXIT_DONE

@@ -126,7 +126,8 @@ def split_lines(regions: Sequence[RegionReport]) -> list[str]:
     lines = []
     for region in regions[:MOST_ROWS]:
         estimated = " (estimated)" if region.is_estimate else ""
-        lines.append(f"split  {_ops(region)} into {_tiles(region)}, halo {_halo(region)}: {_peaks(region)}{estimated}")
+        edges = f"{_halo(region)} work at their edges"
+        lines.append(f"split  {_ops(region)} into {_tiles(region)}, {edges}: {_peaks(region)}{estimated}")
     return lines + _more(regions, "split  ")
 
 
@@ -156,7 +157,7 @@ def region_lines(regions: Sequence[RegionReport]) -> list[str]:
         more = f" and {len(region.kept) - MOST_NAMES} more tensors" if len(region.kept) > MOST_NAMES else ""
         if region.kept:
             lines.append(f"  {number}: rows of {names}{more} are kept for the next tile")
-    return lines
+    return [*lines, "  halo: what is computed again, as neighbouring tiles need the rows at their edges too"]
 
 
 def obstacle_lines(obstacle: str | None, regions: Sequence[RegionReport]) -> list[str]:

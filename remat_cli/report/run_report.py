@@ -8,6 +8,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.schedule.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span, Spill
 from remat_cli.core.values.promises import fits
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
@@ -70,7 +71,7 @@ class RanPages(msgspec.Struct, frozen=True, kw_only=True):
     measured_stall_ns: int
 
 
-class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+class RunReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A plan that was run. Times are in nanoseconds.
 
     `is_repeatable`: all runs gave the same bits; `is_capped`: budgets were enforced while they were timed.

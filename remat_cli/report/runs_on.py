@@ -4,7 +4,7 @@ from msgspec import UnsetType
 
 from remat_cli.core.values.runs_on import RunsOn
 
-__all__ = ["RunsOn", "guard_warnings", "runs_on_lines"]
+__all__ = ["RunsOn", "guard_warnings", "runs_on_lines", "runs_on_rows"]
 
 UNGUARDED = (
     "the file has no guard: on another kind of processor than the one that it was compiled on it may compute other "
@@ -15,6 +15,11 @@ UNGUARDED = (
 def runs_on_lines(runs_on: RunsOn | UnsetType | None) -> list[str]:
     """The line, with an empty one before it; nothing where it is not known."""
     return ["", runs_on.line] if runs_on else []
+
+
+def runs_on_rows(runs_on: RunsOn | UnsetType | None) -> list[tuple[str, str]]:
+    """The same as a word and what there is to say about it."""
+    return [("runs on", runs_on.where)] if runs_on else []
 
 
 def guard_warnings(runs_on: RunsOn | None) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ CHEAPEST_PERCENT, MOST_PERCENT = "cheapest_overhead_percent", "max_overhead_perc
 """Facts of a run whose best plan was too slow: what it would cost, and what it might."""
 NEAREST_PROCESS = "nearest_process_bytes"
 """Fact of a run whose plans need too large a process: the least of them."""
+NEAREST_PERCENT = "nearest_overhead_percent"
+"""Fact of such a run: what that plan costs in time."""
 NEAREST_TERMS = "nearest_process_terms"
 """Fact of such a run: the parts of that process, which add up to all of it."""
 

@@ -7,11 +7,12 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.report.compile_text import budget_line, nearest_bytes
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, percent, plural
 
 
-class SolveReport(msgspec.Struct, frozen=True, kw_only=True):
+class SolveReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """An abstract instance solved. Its JSON is the solution's fields with `instance`, `ops` and `budget` in front."""
 
     instance: str
@@ -79,7 +80,7 @@ class SolverEntry(msgspec.Struct, frozen=True):
     options: tuple[OptionEntry, ...]
 
 
-class SolversReport(msgspec.Struct, frozen=True):
+class SolversReport(Shown, msgspec.Struct, frozen=True):
     """The registries of solvers; `pagers` plan with a memory to page to (`--spill`)."""
 
     exit_code: ClassVar[int] = EXIT_DONE

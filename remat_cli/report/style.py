@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 
 from remat_cli.base.named import named
+from remat_cli.base.units import format_bytes
+from remat_cli.core.values.budget import describe_bytes
 
 Role = Literal["good", "bad", "warn", "accent", "faint", "strong"]
 
@@ -15,16 +17,24 @@ CODES: dict[Role, str] = {"good": "32", "bad": "31", "warn": "33", "accent": "36
 
 
 class Style(msgspec.Struct, frozen=True):
-    """What the reader's screen can do; the default suits a file. `is_folded`: longer lines go on in the next one."""
+    """What the reader's screen can do; the default suits a file. `is_folded`: longer lines go on in the next one.
+
+    `is_short`: what a compile came to takes a few lines, else all that is known of it is told.
+    """
 
     width: int = 100
     has_color: bool = False
     has_unicode: bool = True
     is_folded: bool = False
+    is_short: bool = False
 
     def paint(self, text: str, role: Role) -> str:
         """The text in a role's colour, or as it is."""
         return f"\x1b[{CODES[role]}m{text}\x1b[0m" if self.has_color and text else text
+
+    def size(self, count: int) -> str:
+        """A size that people read, with the exact bytes where there is room for them."""
+        return format_bytes(count) if self.is_short else describe_bytes(count)
 
 
 def painted(pieces: Sequence[tuple[str, Role | None]], style: Style) -> str:
@@ -114,6 +124,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def lines_of(writer: str, report: object, style: Style) -> list[str]:
-    """The lines of a report by `module:function`, for writers so long that they have a file of their own."""
+    """The lines of a report in its user's names, by `module:function`: writers have files of their own."""
     write: Callable[[object, Style], list[str]] = named(writer)
-    return write(report, style)
+    in_users_names: Callable[[object], object] = named("remat_cli.report.told:in_users_names")
+    return write(in_users_names(report), style)

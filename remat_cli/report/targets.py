@@ -7,6 +7,7 @@ import msgspec
 
 from remat_cli.base.errors import EXIT_ERROR, EXIT_INPUT, EXIT_INTERRUPTED
 from remat_cli.report.compile import CompileReport
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_IMPOSSIBLE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns
 
@@ -51,7 +52,7 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class TargetsReport(msgspec.Struct, frozen=True, kw_only=True):
+class TargetsReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """One compile for several targets; in JSON `fits` and `verdict` of all of them stand beside the fields."""
 
     also_in_json: ClassVar = ("fits", "verdict")
@@ -86,5 +87,5 @@ class TargetsReport(msgspec.Struct, frozen=True, kw_only=True):
             if each.compiled is None:
                 lines.append(f"failed: {each.error}")
             else:  # each file is run as any other is
-                lines += msgspec.structs.replace(each.compiled, snippet="").lines(style)
+                lines += msgspec.structs.replace(each.compiled, snippet="", one_line="").lines(style)
         return lines

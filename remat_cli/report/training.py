@@ -7,13 +7,14 @@ from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.training import StepFacts
 from remat_cli.report.compile import CompileReport
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
 HEADINGS = ("batch", "fits", "peak", "peak, keep all", "extra time", "one forward pass", "time, keep all")
 
 
-class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
+class TrainReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What `train` wrote: the step, its first state, and with a budget what compiling it gave."""
 
     model: str
@@ -42,7 +43,7 @@ class TrainReport(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"note: {note}" for note in facts.notes]
         lines += ["", f"step  {self.step}", f"state {self.state}"]
         if self.compiled is not None:
-            lines += ["", *msgspec.structs.replace(self.compiled, snippet="").lines(style)]
+            lines += ["", *msgspec.structs.replace(self.compiled, snippet="", one_line="").lines(style)]
         if self.exit_code == EXIT_DONE:
             lines += [
                 "",
@@ -65,7 +66,7 @@ class BatchProbe(msgspec.Struct, frozen=True):
     overhead_percent: float | None = None
 
 
-class MaxBatchReport(msgspec.Struct, frozen=True, kw_only=True):
+class MaxBatchReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The largest batches that fit: keeping everything, and with at most one forward pass computed again.
 
     None where not even one sample fits. `best` is the probe of `max_batch`; `probes` are all, by batch. `interrupted`:

@@ -91,7 +91,9 @@ def test_a_file_without_blocks_has_the_originals_bits_and_takes_less(package, sa
     assert after["collected_bytes"] < before["collected_bytes"] - 3 * MIB
 
 
-@pytest.mark.parametrize("package", [each for each in PACKAGES if "wasm" in each.name], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "package", [each for each in PACKAGES if "onnxruntime-web" in each.folder.name], ids=lambda each: each.name
+)
 def test_a_file_in_blocks_is_refused_in_webassembly_when_it_is_loaded(package, samples):
     if package.missing is not None:
         pytest.skip(f"{package.missing} is not here: make setup-node")

@@ -171,6 +171,31 @@ def test_a_signal_while_the_runtime_is_imported_is_not_lost(place, number, code,
     assert left(place) == []
 
 
+DROPPED = """
+import signal, sys
+from remat_cli import cli
+
+class Group:
+    def main(self, words, **options):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException:
+            pass  # as a callback of compiled code does
+        raise RuntimeError("no compiled object yet")
+
+cli.make_group = Group
+sys.exit(cli.main())
+"""
+
+
+def test_a_signal_that_a_library_drops_is_told_all_the_same(place):
+    command = [sys.executable, "-c", DROPPED]
+    done = subprocess.run(command, env=environment(place), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 143
+    assert done.stderr == "error: terminated\n"
+    assert left(place) == []
+
+
 def struck(done, error=None):
     with signals_later():
         signal.raise_signal(signal.SIGINT)

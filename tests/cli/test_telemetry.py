@@ -63,6 +63,7 @@ def test_nothing_is_left_under_home_and_in_the_folder_of_temporary_files_but_the
     assert list((place / "temporary").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_public_functions_leave_nothing_either(place):
     code = "import remat_cli; print(remat_cli.inspect('net.onnx').exit_code)"
     done = run_there(place, "-c", code)

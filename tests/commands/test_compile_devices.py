@@ -59,7 +59,7 @@ def check_model_and_plan(folder):
 @pytest.mark.parametrize(
     ("name", "budget"),
     [
-        ("chain", "100%"),
+        pytest.param("chain", "100%", marks=pytest.mark.slow),
         pytest.param("unet", "70%", marks=pytest.mark.slow),
         pytest.param("transformer", "100%", marks=pytest.mark.slow),
     ],

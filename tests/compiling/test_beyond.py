@@ -125,6 +125,7 @@ def test_the_profile_says_that_it_is_extrapolated(report):
     assert any("cannot run the model whole at frames=1200" in note for note in report["verification"]["notes"])
 
 
+@pytest.mark.slow
 def test_verified_again_it_is_compared_as_far_as_the_original_runs(model, report, capsys, small_machine):
     plan = str(model.with_name("any.plan.json"))
     assert main(["verify", plan, "-q"]) == 0

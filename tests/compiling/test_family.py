@@ -256,6 +256,7 @@ def test_pictures_run_a_few_at_a_time(folder):
         assert np.array_equal(session.run(None, feeds)[0], ours.run(None, feeds)[0]), batch
 
 
+@pytest.mark.slow
 def test_a_shorter_range_is_named_where_bits_are_not_proved(folder, capsys):
     """Wide heads are summed in another order by few rows than by many."""
     path = save_encoder(folder / "wide.onnx", 1, 512, 2)
@@ -271,6 +272,7 @@ def test_a_shorter_range_is_named_where_bits_are_not_proved(folder, capsys):
     assert 1 < int(said[2]) < int(said[1])
 
 
+@pytest.mark.slow
 def test_sentence_by_sentence_it_fits_where_there_are_enough_of_them(folder, capsys):
     """Tiles of positions may have other bits here; those that would not have fitted are not said to be in the way."""
     words = ["compile", str(EXAMPLE), "--budget", "60%", "--dim", "seq=1..64", *FIXED, "-o", str(folder / "few.onnx")]

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from remat_cli.cli import main
+from tests.compiling.test_family import all_ops
 
 AT_ANY_PRICE = ("--max-overhead", "10000%")  # what is promised of memory is looked at, on a machine that may be busy
 FIXED = (
@@ -163,6 +164,24 @@ def test_what_is_promised_is_much_less_and_holds(compiled):
     assert max(run["peak_bytes"] for run in seen["runs"]) <= seen["promised_bytes"] + 4096
     assert seen["promised_bytes"] < max(run["original_peak_bytes"] for run in seen["runs"]) * 0.6
     assert plan["splitting"]["facts"][0]["halo_percent"] > 0
+
+
+def test_models_under_old_operator_sets_list_tiles_too(tmp_path):
+    """Where a Loop passes no sequences on, it would hold what it joins three times."""
+    path, written = save_plain(tmp_path / "model.onnx"), tmp_path / "any.onnx"
+    model = onnx.load(path)
+    del model.opset_import[:]
+    model.opset_import.append(onnx.helper.make_opsetid("", 9))
+    onnx.save(model, path)
+    dims = ("--dim", "height=9..150", "--dim", "width=8..40")
+    asked = ("--quiet", "--budget", "60%", *AT_ANY_PRICE, "--no-capped-run")
+    assert main(["compile", str(path), *asked, *dims, "-o", str(written)]) == 0
+    made = onnx.load(written)
+    assert "ConcatFromSequence" in {each.op_type for each in all_ops(made.graph)}
+    original, ours = (ort.InferenceSession(str(each)) for each in (path, written))
+    for at, size in enumerate([(150, 40), (40, 8), (9, 8), (150, 39), (61, 17)]):
+        feeds = {"x": np.random.default_rng(at).standard_normal((1, 3, *size)).astype(np.float32)}
+        assert original.run(None, feeds)[0].tobytes() == ours.run(None, feeds)[0].tobytes(), size
 
 
 def test_weights_are_there_once(compiled):

@@ -120,6 +120,7 @@ def test_tiles_are_kept_without_the_weights_of_the_whole_model(own_cache: Path) 
     assert unpacked(packed, whole) is None
 
 
+@pytest.mark.slow
 def test_a_budget_on_the_process_is_answered_by_what_was_found_for_live_bytes(own_cache: Path) -> None:
     model = wide_chain(own_cache / "chain.onnx", rows=65536)
     found, _ = compiled(model, "45%")

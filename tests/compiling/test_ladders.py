@@ -1,20 +1,25 @@
-"""Which regions a ladder of loops has: those around fewer ops go with the loops that they were found beside."""
+"""Which regions a ladder of loops has: around fewer ops beside the same loops, and without those that hold more."""
 
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.base.progress import silent
 from remat_cli.compiling.search import loops as stage
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.loops import Loops, Refusal
 from remat_cli.core.schedule.solver_run import Status
+from remat_cli.core.values.profile import without_costs
 from remat_cli.core.values.sizes import SizeFamily, SizeRange, number
-from remat_cli.splitting.loops.loop_bits import Tiling
-from remat_cli.splitting.loops.loop_regions import LoopRegion
+from remat_cli.splitting.loops.batch_regions import find_batches
+from remat_cli.splitting.loops.loop_bits import Tiling, ops_alike
+from remat_cli.splitting.loops.loop_estimate import LoopEstimate
+from remat_cli.splitting.loops.loop_regions import LoopRegion, find_loops
 from tests.compiling.test_verdicts import REQUEST, planned
 from tests.splitting.looped_model import LoopedModel
 
@@ -53,6 +58,7 @@ def test_regions_of_a_ladder_share_no_op_whenever_they_are_asked_for(monkeypatch
     monkeypatch.setattr(stage, "find_batches", lambda sized, least_bytes: [])
     monkeypatch.setattr(stage, "find_loops", loops_of)
     monkeypatch.setattr(stage, "find_windows", windows_of)
+    monkeypatch.setattr(stage, "ops_alike", lambda sized, region, op: {op})
     monkeypatch.setattr(Loops, "_finest", lambda self, region, tiles: None)
     ladders = list(loops._all_ladders())
     assert len(made) > 2
@@ -63,3 +69,66 @@ def test_regions_of_a_ladder_share_no_op_whenever_they_are_asked_for(monkeypatch
         for regions in ladder.others:
             assert all(not one.ops & other.ops for one, other in combinations(regions, 2))
             assert regions[0] is ladder.regions[0]
+
+
+@pytest.fixture
+def attention():
+    """Of one product three parts are made, all of which its loop would join; scores are what is large."""
+    width = 32
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Split", ["product"], ["q", "k", "v"], axis=1),
+        helper.make_node("Transpose", ["k"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["q", "turned"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"], axis=1),
+        helper.make_node("MatMul", ["shares", "v"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in ("x", "y")]
+    weight = numpy_helper.from_array(np.ones((width, 3 * width), np.float32), "w")
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return LoopedModel(model, SizeFamily((SizeRange("n", 1, 128),))).sized
+
+
+def test_loops_that_hold_more_than_their_ops_are_left_out(attention):
+    profile = without_costs(op.name for op in attention.view.graph.ops)
+    whole = LoopEstimate(attention, (), (), profile)
+    regions = find_loops(attention, attention.sizes["product"])
+    joining, scoring = regions
+    assert [len(each.ops) for each in regions] == [2, 3]
+    task = SimpleNamespace(
+        question=SimpleNamespace(baseline=SimpleNamespace(peak=whole.peak_bytes)), request=REQUEST, whole=None
+    )
+    loops = Loops(task)
+    loops.__dict__.update(sized=attention, _profile=profile)
+    tiles = Tiling(8)
+    found = loops._rung(regions, [tiles, tiles])
+    assert found is not None
+    assert found.regions == (scoring,)
+    both = LoopEstimate(attention, (joining, scoring), (tiles, tiles), profile)
+    assert both.loop_at_peak == 0
+    assert found.peak_bytes < both.peak_bytes
+    assert LoopEstimate(attention, (scoring,), (Tiling(64),), profile).loop_at_peak == 0
+    assert whole.loop_at_peak is None
+
+
+def test_along_a_batch_ops_that_are_barred_stay_whole_and_those_like_them():
+    """What is refused of one op is refused of all that rules look at alike."""
+    nodes = [
+        helper.make_node("Elu", ["x"], ["a"]),
+        helper.make_node("Concat", ["a", "a"], ["b"], axis=1),
+        helper.make_node("Elu", ["a"], ["c"]),
+        helper.make_node("Elu", ["b"], ["d"]),
+        helper.make_node("Concat", ["c", "d"], ["y"], axis=1),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name, width in (("x", 8), ("y", 24))
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    sized = LoopedModel(model, SizeFamily((SizeRange("n", 1, 8),))).sized
+    alike = {sized.makers["a"], sized.makers["c"]}
+    (region,) = find_batches(sized, 0)
+    assert region.ops == set(range(len(nodes)))
+    assert ops_alike(sized, region, sized.makers["a"]) == alike
+    assert all(not each.ops & alike for each in find_batches(sized, 0, alike))

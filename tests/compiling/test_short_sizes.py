@@ -91,6 +91,7 @@ def shared_dims(compiled: Path) -> tuple[str, list[dict[str, object]]]:
     return next((name, dims) for name, dims in known.items() if "/shared0/" in name)
 
 
+@pytest.mark.slow
 def test_bits_are_the_users_at_short_sizes_and_long_ones(compiled):
     original, ours = (ort.InferenceSession(str(path)) for path in (compiled.with_name("encoder.onnx"), compiled))
     rng = np.random.default_rng(1)

@@ -103,6 +103,7 @@ def test_a_larger_budget_is_never_slower_than_a_smaller_one_before_it(capsys, tm
     assert all(larger <= smaller * 1.002 for smaller, larger in pairwise(times))
 
 
+@pytest.mark.slow
 def test_the_least_budget_takes_a_plan_that_another_budget_found(capsys, tmp_path, model, monkeypatch):
     code, report, _ = compiled(capsys, model, tmp_path, "--budget", "50%")
     assert code == 0

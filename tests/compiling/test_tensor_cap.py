@@ -91,6 +91,7 @@ def test_constants_of_tiles_come_on_top_of_all_memory(capsys, tmp_path):
     assert max(inside(plan)) <= 512 * 1024 == read_plan(plan).request.max_tensor_bytes
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_for_tiles_is_named(capsys, tmp_path):
     path = tmp_path / "model.onnx"
     attention_under_a_large_output(path)

@@ -40,7 +40,9 @@ def test_where_values_may_page_auto_is_the_one_that_pages():
     assert type(made("auto", {}, may_page=True)) is not type(made("auto", {}, may_page=False))
 
 
-@pytest.mark.parametrize("name", ["auto", "paging", "greedy-paging", "pofo", "rotor"])
+@pytest.mark.parametrize(
+    "name", ["auto", pytest.param("paging", marks=pytest.mark.slow), "greedy-paging", "pofo", "rotor"]
+)
 def test_every_plan_is_within_the_budget_and_none_beats_its_ops(name):
     problem, terms = subject(70)
     found = solved(problem, name, {}, Limits(seconds=SECONDS), terms).solution

@@ -193,7 +193,8 @@ def open_chain(path: Path) -> Path:
 def test_a_sweep_on_an_executor_and_again_with_what_it_found(tmp_path, monkeypatch):
     monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
     model, rows = open_chain(tmp_path / "chain.onnx"), tmp_path / "rows.jsonl"
-    words = {"budgets": "100%,60%", "batch": "1024,2048", "output": rows, "verify": "off", "time_limit": "2s"}
+    words = {"budgets": "100%,60%", "batch": "1024,2048", "output": rows, "verify": "off", "time_limit": "4s"}
+    words["max_overhead"] = "1000%"
     executor = "concurrent.futures:ThreadPoolExecutor"
     report = remat_cli.sweep(model, executor=executor, **words)
     assert report.exit_code == 0

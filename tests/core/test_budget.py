@@ -180,3 +180,12 @@ def test_share():
 
 def test_bytes_are_shown_exactly_and_readably():
     assert describe_bytes(41943040) == "41,943,040 bytes (40.00 MiB)"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("80percent", "80%"), ("20 Megabytes", "20MB"), ("30MBi", "30MB"), ("3x", None), ("abc", None)]
+)
+def test_what_was_probably_meant_is_named(text, meant):
+    with pytest.raises(ConfigError, match="is not a budget") as told:
+        parse_budget(text)
+    assert (f"did you mean {meant}?" in str(told.value)) is (meant is not None)

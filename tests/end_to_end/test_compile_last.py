@@ -66,6 +66,7 @@ def test_inspect_tells_whether_a_file_is_as_written(capsys, compiled, tmp_path):
     assert found["is_as_written"] is None
 
 
+@pytest.mark.slow
 def test_a_model_made_of_a_compiled_one_is_signed_anew(capsys, compiled, tmp_path):
     assert compile_model(compiled, tmp_path, "--budget", "100%") == 0
     assert inspected(capsys, tmp_path / "out.onnx")[0]["is_as_written"] is True

@@ -105,7 +105,9 @@ def spoken(path, turns):
     return [*found, *caches.values()]
 
 
-@pytest.mark.parametrize(("total", "words"), [("total", ("--dim", "total=past+seq")), ("past + seq", ())])
+@pytest.mark.parametrize(
+    ("total", "words"), [("total", ("--dim", "total=past+seq")), pytest.param("past + seq", (), marks=pytest.mark.slow)]
+)
 def test_a_conversation_from_its_first_word_to_its_last(tmp_path, capsys, total, words):
     path, made = Decoder(total).saved(tmp_path / "decoder.onnx"), tmp_path / "small.onnx"
     command = ["compile", str(path), *SIZES, *words, "--budget", "60%", "-o", str(made), "--format", "json"]
@@ -120,6 +122,7 @@ def test_a_conversation_from_its_first_word_to_its_last(tmp_path, capsys, total,
     assert main(["verify", str(made), "--original", str(path), *sizes]) == 0
 
 
+@pytest.mark.slow
 def test_plans_are_made_for_the_sizes_at_which_they_hold_most(tmp_path, capsys):
     path, made = Decoder("past + seq").saved(tmp_path / "decoder.onnx"), tmp_path / "small.onnx"
     sizes = ["--dim", "batch=1..4", "--dim", "past=0..64", "--dim", "seq=1..64"]

@@ -12,9 +12,11 @@ import remat_cli as remat
 from tests.torch_like.families import KINDS
 
 SIZES = 8
-LONG = dict.fromkeys(["rotary and local attention", "bias by distance", "detector"], pytest.mark.slow)
+LONG = dict.fromkeys(
+    ["rotary and local attention", "bias by distance", "detector", "decoder with a cache"], pytest.mark.slow
+)
 """In tests/compiling a bias that all layers read is made again tile by tile (test_family.py), and pictures of any size
-are cut (test_family_windows.py).
+are cut (test_family_windows.py); test_conversation.py feeds caches back.
 """
 
 

@@ -72,7 +72,7 @@ def above(memory: ProcessMemory, more_bytes: int) -> ProcessMemory:
     return msgspec.structs.replace(memory, loaded_bytes=memory.loaded_bytes + more_bytes)
 
 
-@pytest.mark.parametrize("is_better_without", [True, False])
+@pytest.mark.parametrize("is_better_without", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_what_was_measured_above_the_prediction_is_planned_again_without_copies(
     products, tmp_path, monkeypatch, is_better_without
 ):

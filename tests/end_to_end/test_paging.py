@@ -355,6 +355,7 @@ def test_what_cannot_be_asked_for_is_one_line(step, tmp_path, words, reason):
         remat_cli.compile(step, output=tmp_path / "x.onnx", verify=False, **{"budget": "50%", **words})
 
 
+@pytest.mark.slow
 def test_a_budget_that_holds_everything_pages_nothing(step):
     report = paged(step, "all", solver="auto", budget="100%", time_limit="1s")
     assert report.exit_code == 0

@@ -152,6 +152,7 @@ def test_a_target_that_is_none_is_refused_with_those_that_are(compiled, capsys):
     assert "write one of here, any, x86-64-avx512" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_that_all_processors_run_alike_is_made_as_for_this_one(tmp_path, capsys):
     """Its order is kept in default sessions too, and its memory is promised without a word about processors."""
     written = tmp_path / "chain.onnx"

@@ -74,6 +74,7 @@ def test_a_file_is_verified_there_and_its_plan_keeps_what_was_found(compiled, ca
     assert not list(there.iterdir())
 
 
+@pytest.mark.slow
 def test_another_model_there_is_told(compiled, capsys, samples):
     output, _, _ = compiled
     other = samples.compiled("resnet", "60%")

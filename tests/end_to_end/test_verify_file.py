@@ -119,7 +119,7 @@ def test_it_measures_what_the_plan_promises(compiled):
     assert (seen.process, seen.measured_overhead_percent) == (None, None)
 
 
-@pytest.mark.parametrize("words", [{"external_data": True}, {"portable": True}])
+@pytest.mark.parametrize("words", [pytest.param({"external_data": True}, marks=pytest.mark.slow), {"portable": True}])
 def test_files_of_every_kind(tmp_path, words):
     """Of a model with matrices, whose packed copies lie in the data file where there is one.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -24,4 +25,6 @@ def main(folder: Path, shard: str, minutes: float | None, only: tuple[str, ...],
 
 
 if __name__ == "__main__":
+    # A shell starts what it puts in the background with interrupts ignored, and commands that are killed inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main()

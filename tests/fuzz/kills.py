@@ -27,6 +27,8 @@ COUNT = 200
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "INT": signal.SIGINT}
 CODES = frozenset({-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT})
 GRACE = 30.0  # seconds to end after a signal; Ctrl-C lets a search end and the result be written
+TOO_EARLY = ("Could not import runpy module", "Fatal Python error: init_")
+"""What Python says, with an exit code of its own, where a signal comes before any line of the command was read."""
 ORPHAN_SECONDS = 5.0  # within which processes end whose parent was killed
 OLD = b"old"
 
@@ -59,13 +61,15 @@ def kill_row(case: Case, materials: Path, place: Path) -> Row:
     )
     try:
         code, members = _struck(process, SIGNALS[case.action], moment)
-        line = _last_line(process) if code is not None else ""
+        said = _said(process) if code is not None else []
     finally:
         kill_family(process)
         process.wait()
         process.stderr.close()
     left = _left(case, place) if code is not None else ()
-    outcome = HANG if code is None else SURVIVORS if _outlived(members) else _outcome(work, code)
+    is_early = any(line.startswith(TOO_EARLY) for line in said)
+    outcome = HANG if code is None else SURVIVORS if _outlived(members) else _outcome(work, code, is_early=is_early)
+    line = said[-1] if said else ""
     return row_of(case, outcome, code=code, line=line, left=left, seconds=round(moment, 2))
 
 
@@ -82,10 +86,10 @@ def _struck(process: psutil.Popen, number: int, moment: float) -> tuple[int | No
         return None, members
 
 
-def _last_line(process: psutil.Popen) -> str:
-    """What it said last; its own children may still hold the pipe, so not to the end of it."""
-    lines = process.stderr.read1().decode(errors="replace").splitlines()
-    return lines[-1] if lines else ""
+def _said(process: psutil.Popen) -> list[str]:
+    """The lines that it said; its own children may still hold the pipe, so not to the end of it."""
+    lines: list[str] = process.stderr.read1().decode(errors="replace").splitlines()
+    return lines
 
 
 def _outlived(members: list[psutil.Process]) -> bool:
@@ -96,11 +100,11 @@ def _outlived(members: list[psutil.Process]) -> bool:
     return bool(alive)
 
 
-def _outcome(work: Path, code: int) -> str:
+def _outcome(work: Path, code: int, *, is_early: bool) -> str:
     """Whether each file is whole, and the exit code one of a command that was ended."""
     if not (_is_whole_model(work) and _is_whole_plan(work)):
         return MIXED
-    return OK if code == 0 else KILLED if code in CODES else FAILED
+    return OK if code == 0 else KILLED if code in CODES or is_early else FAILED
 
 
 def _is_whole_model(work: Path) -> bool:

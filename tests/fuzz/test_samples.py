@@ -36,7 +36,9 @@ def test_a_few_node_models(materials):
     check("node", [case for case in KINDS["node"].cases() if case.name in FEW_NODES], materials)
 
 
-@pytest.mark.parametrize("names", [FEW_MUTANTS, pytest.param(MORE_MUTANTS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "names", [pytest.param(FEW_MUTANTS, marks=pytest.mark.slow), pytest.param(MORE_MUTANTS, marks=pytest.mark.slow)]
+)
 def test_a_few_broken_models(materials, names):
     check("model", [case for case in KINDS["model"].cases() if case.name in names], materials)
 

@@ -69,7 +69,7 @@ def test_a_proposal_marks_the_steps_of_whole_ops():
 
 def test_a_split_line():
     assert split_lines([region()]) == [
-        "split  2 ops grow..shrink into 8 tiles of 14 rows (axis 2), halo +3.1 %: 26.06 MiB -> 21.00 MiB"
+        "split  2 ops grow..shrink into 8 tiles of 14 rows (axis 2), +3.1 % work at their edges: 26.06 MiB -> 21.00 MiB"
     ]
     one = region(ops=("conv",), tiles=5, axes=(0,), facts={"extent": 7})
     assert "1 op conv into 5 tiles of up to 2 positions (axis 0)" in split_lines([one])[0]

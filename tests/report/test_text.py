@@ -8,14 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from remat_cli.core.values.noise import TimeNoise
+from remat_cli.core.values.promises import Asked
 from remat_cli.report import render_text
+from remat_cli.report.compile import CompileReport
 from remat_cli.report.profile import CacheReport
+from remat_cli.report.screen import MOST_LINES
+from remat_cli.report.solution import NEAREST_PERCENT, NEAREST_PROCESS
 from remat_cli.report.solve import OptionEntry, SolverEntry, SolversReport
 from remat_cli.report.style import Style, columns, duration, folded, percent, shorten
 from tests.contest.report import compare_samples
 from tests.report import device_samples, samples
 
 GOLDEN = Path(__file__).parent / "golden"
+SCREEN = Style(200, is_short=True)
 
 UPDATE = "python -m tests.report.test_text"
 
@@ -71,6 +77,62 @@ REPORTS = {
 @pytest.mark.parametrize("name", REPORTS)
 def test_text_is_golden(name):
     assert render_text(REPORTS[name](), Style(90)) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+SHORT = [name for name in REPORTS if isinstance(REPORTS[name](), CompileReport)]
+"""Reports of one compile."""
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_text_is_golden(name):
+    text = render_text(REPORTS[name](), Style(90, is_short=True))
+    assert text == (GOLDEN / f"short_{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_screen_has_twelve_lines_and_leaves_out_nothing_that_is_wrong(name):
+    report = REPORTS[name]()
+    crowded = msgspec.structs.replace(report, warnings=tuple(f"warning number {n}" for n in range(20)))
+    lines = render_text(crowded, Style(is_short=True)).splitlines()
+    assert len(lines) <= MOST_LINES
+    assert lines[0] == report.verdict
+    assert any("warning number 0" in line for line in lines)
+    assert "-v" in lines[-1]
+    if report.verification is not None:
+        shown = "\n".join(lines)
+        assert all(failure in shown for failure in report.verification.failures)
+
+
+def test_a_screen_says_how_many_warnings_it_leaves_out():
+    report = samples.compile_report()
+    few = msgspec.structs.replace(report, warnings=tuple(f"w{n}" for n in range(20)))
+    text = render_text(few, Style(is_short=True))
+    shown = sum(f"warning: w{n}\n" in text for n in range(20))
+    assert f"{21 - shown} warnings more: this command with -v" in text  # with the note of its verification
+
+
+def test_notes_on_how_it_was_checked_are_not_warned_of():
+    seen = msgspec.structs.replace(samples.verification(), notes=("weak", "caps"), notes_on_caps=("caps",))
+    text = render_text(msgspec.structs.replace(samples.compile_report(seen), warnings=("weak", "caps")), SCREEN)
+    assert "warning: weak" in text
+    assert "caps" not in text
+
+
+def test_a_busy_machine_and_a_search_that_was_cut_are_on_the_screen():
+    seen = msgspec.structs.replace(samples.verification(), time_noise=TimeNoise(40.0, 2.0, 1.0))
+    asked = Asked(time_limit_seconds=5.0, search_was_cut=True)
+    text = render_text(msgspec.structs.replace(samples.compile_report(seen), asked=asked), SCREEN)
+    assert seen.noise_told
+    assert text.splitlines()[0].count(seen.noise_told) == 1
+    assert "warning: the search was cut at --time-limit 5s" in text
+
+
+def test_without_a_plan_the_screen_says_what_to_type():
+    facts = {NEAREST_PROCESS: 30 * 2**20 + 1, NEAREST_PERCENT: 12.0}
+    solution = msgspec.structs.replace(samples.no_solution("not_found"), facts=facts)
+    asked = Asked(process_budget_bytes=20 * 2**20, process_bytes=50 * 2**20)
+    text = render_text(msgspec.structs.replace(samples.impossible_report(), solution=solution, asked=asked), SCREEN)
+    assert "for that plan, which costs +12 % time, give the same command --budget 31MiB" in text
 
 
 @pytest.mark.parametrize("color", [False, True])
@@ -141,3 +203,6 @@ def test_numbers_read_well():
 if __name__ == "__main__":
     for key, report in REPORTS.items():
         (GOLDEN / f"{key}.txt").write_text(render_text(report(), Style(90)), encoding="utf-8")
+    for key in SHORT:
+        shown = render_text(REPORTS[key](), Style(90, is_short=True))
+        (GOLDEN / f"short_{key}.txt").write_text(shown, encoding="utf-8")

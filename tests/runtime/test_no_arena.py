@@ -127,7 +127,7 @@ def test_small_blocks_lie_around_a_tensor(tracer, tmp_path):
 @pytest.mark.parametrize(
     ("name", "processes"),
     [
-        ("transformer", 3),
+        ("transformer", 1),
         *(pytest.param(each, 20, marks=pytest.mark.slow) for each in ("unet", "densenet", "detector")),
     ],
 )

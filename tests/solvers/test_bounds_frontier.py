@@ -165,6 +165,7 @@ def long_problem(count: int) -> Problem:
     return one_device([(inputs, rng.randint(1, 50), rng.randint(1, 20)) for inputs in reads])
 
 
+@pytest.mark.slow
 def test_the_relaxed_frontier_of_a_problem_of_thousands_of_ops_says_more_than_the_gap_cover():
     problem = at_fraction(long_problem(3_100), 0.95)
     quick, strong = gap_cover(problem, Limits()), relaxed_frontier(problem, Limits(), 2)
@@ -176,9 +177,13 @@ def test_the_relaxed_frontier_of_a_problem_of_thousands_of_ops_says_more_than_th
 
 def test_improving_bounds_bring_starts():
     problem = at_fraction(random_problem(5, count=60), 0.75)
-    found = list(improving_bounds(problem, Limits(seconds=3, order="keep")))
+    found = []
+    for bound in improving_bounds(problem, Limits(seconds=60, order="keep")):
+        found.append(bound)
+        if bound.start is not None:
+            break
     times = [bound.time_ns for bound in found]
     assert times == sorted(times)
-    starts = [bound.start for bound in found if bound.start is not None]
-    assert starts
-    assert all(simulate(problem, start).time_ns >= problem.baseline_time_ns for start in starts)
+    start = found[-1].start
+    assert start is not None
+    assert simulate(problem, start).time_ns >= problem.baseline_time_ns

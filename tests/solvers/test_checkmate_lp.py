@@ -53,6 +53,7 @@ def vectors() -> list[tuple[Problem, int | None]]:
     return [(problem, best) for problem, best in found if needs_recomputing(problem)]
 
 
+@pytest.mark.slow
 def test_bounds_and_roundings_of_all_vectors():
     """Through one process: bounds never above the optimum, no candidate within the budget below it."""
     cases = vectors()

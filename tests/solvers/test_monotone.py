@@ -42,6 +42,7 @@ def test_random_problems(problem: Problem) -> None:
     check(times(problem))
 
 
+@pytest.mark.slow
 def test_training_chains() -> None:
     for length in (6,):
         check(times(chain_training(length)))

@@ -170,6 +170,7 @@ def test_a_track_never_claims_what_the_judge_denies(seed):
     assert fits(problem, track.schedule) == (track.cost[0] == 0)
 
 
+@pytest.mark.slow
 def test_vectors_with_several_devices():
     cases = [(case, i) for case in load_cases(None) for i in range(len(case.problems))]
     for case, i in cases[::3]:

@@ -80,6 +80,7 @@ def test_a_training_graph_is_proved_optimal_in_free_order(workers):
     assert result.seconds < 15.0
 
 
+@pytest.mark.slow
 def test_it_ends_early_when_nothing_improves():
     problem = at_fraction(fusion_net(), 0.95)
     result = solve(problem, "auto", Limits(seconds=60.0, workers=2), {"patience": 0.2, "proof": 0.5})

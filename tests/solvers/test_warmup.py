@@ -78,6 +78,7 @@ def run(script: str, *words: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_search_runs_no_kernel_that_its_solver_did_not_name():
     groups = [*([name] for name in COMPILED), OTHERS]

@@ -10,15 +10,21 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from remat_cli.core.values.profile import OpCost, Profile
+from remat_cli.core.values.profile import OpCost, Profile, without_costs
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
+from remat_cli.runtime.sessions._ort import pack_all
+from remat_cli.runtime.sessions.feeds import GivenFeeds
+from remat_cli.runtime.sessions.session import SessionSettings
+from remat_cli.runtime.verify.family import see_at_sizes
 from remat_cli.splitting.loops.loop_bits import Tiling, refusal
 from remat_cli.splitting.loops.loop_estimate import LAUNCH_NS, LoopEstimate
+from remat_cli.splitting.loops.loop_regions import find_loops
 from remat_cli.splitting.loops.loops import looped as loops
 from tests.helpers import NOWHERE, to_bytes
 from tests.splitting.looped_model import LoopedModel, session_of
 
 Nodes = list[onnx.NodeProto]
+SMALL_VALUES = 1024  # bytes of shapes and bounds
 RELU = helper.make_node("Relu", ["a"], ["b"])
 
 
@@ -448,3 +454,22 @@ def test_few_rows_of_products_cost_more_time_than_whole_items():
     launches = [4 * len(item.ops), 4 * len(row.ops), 8 * len(row.ops)]  # of twelve items, of 24 rows
     slower = [each - count * LAUNCH_NS for each, count in zip(extra, launches, strict=True)]
     assert slower[0] == 0 < slower[1] < slower[2]
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_lists_of_tiles_are_joined_one_after_the_other(tmp_path, parts):
+    """So that beside all results there is one list at most; what it holds is foretold."""
+    build = Build()
+    made = build.op("Exp", build.op("Concat", *["x"] * 2 * parts, axis=1))
+    names = [f"part{at}" for at in range(parts)]
+    build.nodes.append(helper.make_node("Split", [made], names, axis=1, name="split"))
+    last = build.op("Concat", *(build.op("ReduceMax", build.op("Neg", name), axes=[0]) for name in names), axis=1)
+    small = LoopedModel(build.model(["n", 64], last, opset=13), SizeFamily((SizeRange("n", 1, 1024),)))
+    (region,) = find_loops(small.sized, small.sized.sizes[made])
+    path = tmp_path / "loops.onnx"
+    path.write_bytes(to_bytes(loops(small.sized, [region], [Tiling(8)]).model))
+    held = see_at_sizes(path, [GivenFeeds(pack_all(small.feeds({"n": 1024})))], SessionSettings(exact=True)).peak_bytes
+    costs = without_costs(op.name for op in small.sized.view.graph.ops)
+    foretold = LoopEstimate(small.sized, [region], [Tiling(8)], costs).peak_bytes
+    assert foretold == (parts + 1) * small.sized.sizes[names[0]]
+    assert foretold <= held[0] <= foretold + SMALL_VALUES

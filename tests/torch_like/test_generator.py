@@ -36,6 +36,7 @@ def test_a_seed_means_one_model():
     assert first == second
 
 
+@pytest.mark.slow
 def test_all_families_and_opsets_occur():
     models = [torch_like_model(seed) for seed in range(200)]
     seen = {family for model in models for family in families_of(model)}

@@ -22,7 +22,8 @@ from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.verify.verify_request import VerifyRequest
 
-PATTERN_OFF = "options.enable_mem_pattern = False  # else later runs take one block for all tensors{}\n"
+NO_PATTERN = "options.enable_mem_pattern = False"
+PATTERN_OFF = NO_PATTERN + "  # else later runs take one block for all tensors{}\n"
 LEANEST = (
     "# what is promised holds like this, with the arena on; another way, not part of the promise, takes {size} a run,\n"
     "# given back after it, at the price of time: start Python with MALLOC_MMAP_THRESHOLD_=65536, and set\n"
@@ -114,7 +115,6 @@ def _workspace(profile: Profile) -> dict[str, int]:
 def _option_lines(session: AskedSession) -> Iterator[str]:
     """Python that sets the options that a file was made for."""
     levels = {"disabled": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED"}
-    yield f"# made for sessions with {', '.join(session.words)}: what is promised holds in these"
     if not session.arena:
         yield "options.enable_cpu_mem_arena = False"
     if not session.pattern:
@@ -125,28 +125,54 @@ def _option_lines(session: AskedSession) -> Iterator[str]:
         yield "options.execution_mode = ort.ExecutionMode.ORT_PARALLEL"
 
 
+def _needed_lines(plan: PlanFile) -> Iterator[str]:
+    """Python that sets what no session of the file may leave out."""
+    if count := plan.promise.exact_session.intra_op_num_threads:
+        yield f"options.intra_op_num_threads = {count}"
+    for path in plan.request.custom_ops:
+        yield f'options.register_custom_ops_library("{path}")'
+
+
+def _provider(plan: PlanFile) -> str:
+    return PROVIDERS[named_spec(plan.device).provider].runtime_name
+
+
+def _has_block(plan: PlanFile) -> bool:
+    """Whether later runs take one block for all tensors, unless the session is told not to."""
+    return plan.promise.runs is None or plan.promise.runs.ballast_bytes is None
+
+
+def session_line(plan: PlanFile, output: Path) -> str:
+    """Python that opens the result, in a line; what it imports is left out."""
+    session = plan.request.session
+    more = list(_option_lines(session)) if not session.is_default else [NO_PATTERN] if _has_block(plan) else []
+    lines, name = [*_needed_lines(plan), *more], output.as_posix()
+    if not lines:
+        return f'session = onnxruntime.InferenceSession("{name}", providers=["{_provider(plan)}"])'
+    opened = f'session = onnxruntime.InferenceSession("{name}", options, providers=["{_provider(plan)}"])'
+    options = "; ".join(line.replace(" ort.", " onnxruntime.") for line in lines)
+    return f"options = onnxruntime.SessionOptions(); {options}; {opened}"
+
+
 def model_snippet(plan: PlanFile, output: Path) -> str:
     """Python that runs the result, ready to paste."""
-    provider = PROVIDERS[named_spec(plan.device).provider].runtime_name
-    count = plan.promise.exact_session.intra_op_num_threads
-    threads = f"options.intra_op_num_threads = {count}\n" if count else ""
-    libraries = "".join(f'options.register_custom_ops_library("{path}")\n' for path in plan.request.custom_ops)
     # Lines for who owns the session: what keeps later runs small, unless the file does, and what is leanest.
     runs, promise = plan.promise.runs, plan.promise
     no_arena_bytes = installed_rules().loading.no_arena_bytes
     options = LEANEST.format(size=format_bytes(promise.peak_bytes - promise.fixed_bytes + no_arena_bytes))
     session = plan.request.session
+    needed = "".join(f"{line}\n" for line in _needed_lines(plan))
     if not session.is_default:
-        options = "".join(f"{line}\n" for line in _option_lines(session))
-    elif runs is None or runs.ballast_bytes is None:
+        made_for = f"# made for sessions with {', '.join(session.words)}: what is promised holds in these"
+        options = "".join(f"{line}\n" for line in (made_for, *_option_lines(session)))
+    elif _has_block(plan):
         block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""
         options = PATTERN_OFF.format(block) + options
     return (
         "import onnxruntime as ort\n\n"
         "options = ort.SessionOptions()\n"
-        f"{threads}"
-        f"{libraries}"
+        f"{needed}"
         f"{options}"
-        f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{provider}"])\n'
+        f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{_provider(plan)}"])\n'
         "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"
     )

@@ -12,7 +12,7 @@ from remat_cli.compiling.learn.settle import Settled, Settling
 from remat_cli.compiling.one_model.files import save_model
 from remat_cli.compiling.one_model.plan import plan_one_model
 from remat_cli.compiling.one_model.program import whole_program
-from remat_cli.compiling.one_model.record import model_snippet, record_model
+from remat_cli.compiling.one_model.record import model_snippet, record_model, session_line
 from remat_cli.compiling.one_model.report import model_report
 from remat_cli.compiling.one_model.settle import ModelSettled, ModelSettling
 from remat_cli.compiling.one_model.verify import ModelRun, verify_model
@@ -98,6 +98,10 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
     def snippet(self, read: PlanFile, output: Path, path: Path) -> str:
         """A session of the user's own."""
         return model_snippet(read, output)
+
+    def one_line(self, read: PlanFile, output: Path, path: Path) -> str:
+        """A session of the user's own."""
+        return session_line(read, output)
 
     def refuse_cap(self, plan: Path) -> None:
         """Nothing."""

@@ -49,6 +49,11 @@ def load_snippet(path: Path) -> str:
     )
 
 
+def load_line(path: Path) -> str:
+    """The same in a line, without what it imports."""
+    return f'outputs = remat_cli.load("{path.as_posix()}").run(inputs)'
+
+
 def noted_model(planned: Sessions) -> Any:
     """The optimised model, which says of each op where and when it runs; a cut plan's schedule indexes it."""
     problem, platform = planned.answer.question.problem, planned.platform

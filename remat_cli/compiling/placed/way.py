@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.base.errors import ConfigError
 from remat_cli.compiling.asked_for import asked_of
 from remat_cli.compiling.placed.limits import cap_lines
-from remat_cli.compiling.placed.record import load_snippet
+from remat_cli.compiling.placed.record import load_line, load_snippet
 from remat_cli.compiling.ways import P_contra, V, Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.curve import TradeOff
@@ -22,6 +22,10 @@ class PlacedWay(Way[P_contra, V], Protocol[P_contra, V]):
     def snippet(self, read: PlanFile, output: Path, path: Path) -> str:
         """The plan as remat runs it."""
         return load_snippet(path)
+
+    def one_line(self, read: PlanFile, output: Path, path: Path) -> str:
+        """The plan as remat runs it."""
+        return load_line(path)
 
     def devices(self, read: PlanFile) -> tuple[DeviceSpec, ...]:
         """All of them."""

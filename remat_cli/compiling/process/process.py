@@ -23,7 +23,7 @@ from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.write import as_asked, with_budget
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.budget import Budget
-from remat_cli.report.solution import NEAREST_PROCESS, NEAREST_TERMS
+from remat_cli.report.solution import NEAREST_PERCENT, NEAREST_PROCESS, NEAREST_TERMS, overhead_percent
 
 PLANS = 6  # that are made to find the live budget which the process's comes to
 MEASURED_PLANS = 3  # that are verified until a process stays within its budget
@@ -113,7 +113,9 @@ class ProcessPlanning:
         if needs:
             least_bytes, nearest = min(needs, key=lambda each: each[0])
             terms = process_terms(nearest, self.request)
-            facts = {**answer.run.facts, NEAREST_PROCESS: least_bytes, NEAREST_TERMS: terms}
+            spent = overhead_percent(nearest.time_ns, nearest.answer.question.baseline.time_ns)
+            found = {NEAREST_PROCESS: least_bytes, NEAREST_TERMS: terms, NEAREST_PERCENT: spent}
+            facts = {**answer.run.facts, **found}
             answer = replace(answer, run=replace(answer.run, facts=facts))
         return widest.refused(answer)
 

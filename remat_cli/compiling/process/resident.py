@@ -16,6 +16,7 @@ from remat_cli.runtime.sessions._ort import Advance, ignore_progress, pack_all, 
 from remat_cli.runtime.sessions.session import SessionSettings
 
 RUNS, THOROUGH_RUNS = 3, 5
+SETTLING_RUNS = 8  # without an arena the system's heap goes on growing for some runs: with three it looks far smaller
 LEAST_RUNS = 2  # a first one and a later one
 PACKED_LOADS = 3  # processes that load packed copies
 LIMITED_RUNS = 3
@@ -80,6 +81,8 @@ def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[Resid
     drops may differ from one to the next.
     """
     feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else RUNS
+    if not request.settings.has_arena:
+        runs = SETTLING_RUNS
     once = ResidentJob(str(model.resolve()), feeds, request.settings, runs, 1, request.is_traced, request.at_once)
     jobs = [once, msgspec.structs.replace(once, held=0)] if request.is_thorough else [once]
     if model == request.rewritten and packed_weights(model).copies:

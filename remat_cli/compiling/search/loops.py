@@ -27,7 +27,7 @@ from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
-from remat_cli.compiling.search.split_model import profile_split
+from remat_cli.compiling.search.split_model import profile_split, with_sequences
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
 from remat_cli.core.schedule.graph import TensorType
@@ -43,7 +43,7 @@ from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.flattened import without_flattening
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
-from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, proved_part, refusal
+from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, ops_alike, proved_part, refusal
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
@@ -61,7 +61,7 @@ from remat_cli.splitting.tiles.view import ModelView, view_model
 MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 SMALL_SHARE = 1 / 64  # of that: shapes of smaller ones are computed as they were
-MOST_BARRED = 4  # times that regions are found anew around ops whose bits are not proved
+MOST_BARRED = 6  # times that regions are found anew around ops whose bits are not proved
 MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved: those are then built
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
@@ -216,7 +216,8 @@ class Loops:
         prepared = self.task.whole.prepared
         with self.task.clock.running():
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
-        reference = with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
+            reference = with_sequences(prepared, self.task.request.conditions, self.task.work)
+        reference = reference or with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
         lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
         lean = with_taken_branches(with_known_numbers(lean, dims))
         least_bytes, tensors = LEAST_SHARE * self.task.question.baseline.peak, prepared.graph.tensors
@@ -337,7 +338,8 @@ class Loops:
         sized, peak = self.sized, self.task.question.baseline.peak
         finding = replace(sized, look=self._clock.share(FINDING_SHARE).look)
         sizes = sorted({size for size in sized.sizes.values() if size >= LEAST_SHARE * peak}, reverse=True)
-        yield RungLadder(find_batches(finding, int(LEAST_SHARE * peak)))
+        batches = find_batches(finding, least := int(LEAST_SHARE * peak))
+        yield RungLadder(batches, self._around_fewer([], batches, partial(find_batches, sized, least)))
         for least_bytes in sizes:
             if self.task.progress.should_stop():
                 return
@@ -346,25 +348,26 @@ class Loops:
             windows = find_windows(finding, least_bytes, _ops_of(loops))
             yield RungLadder(loops)
             if windows:
-                yield RungLadder([*loops, *windows], self._fewer_windows(loops, windows, least_bytes))
+                fewer = self._around_fewer(loops, windows, partial(find_windows, sized, least_bytes))
+                yield RungLadder([*loops, *windows], fewer)
         # along lengths that do not vary, for tensors that are large even at one position of each that does
         names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
             finding.look()
             yield RungLadder(find_loops(finding, least_bytes, fixed=True))
 
-    def _fewer_windows(
-        self, loops: list[LoopRegion], found: list[LoopRegion], least_bytes: int
+    def _around_fewer(
+        self, loops: list[LoopRegion], found: list[LoopRegion], find: Callable[[set[int]], list[LoopRegion]]
     ) -> Iterator[list[LoopRegion]]:
-        """The loops, and beside them tiles of rows of those found, but for ops whose tiles may have other bits."""
+        """The loops, and beside them regions like those found, but without ops whose tiles may have other bits."""
         barred = _ops_of(loops)
         for _ in range(MOST_BARRED - 1):
             unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
-            more = {each.op for each in self._refused if frozenset(each.region.ops) in unproved}
-            if not more:
+            refused = [each for each in self._refused if frozenset(each.region.ops) in unproved]
+            if not refused:
                 return
-            barred |= more
-            found = find_windows(self.sized, least_bytes, barred)
+            barred = barred.union(*(ops_alike(self.sized, each.region, each.op) for each in refused))
+            found = find(barred)
             if found:
                 yield [*loops, *found]
 
@@ -384,15 +387,24 @@ class Loops:
                 yield rung
 
     def _rung(self, regions: Sequence[LoopRegion], chosen: Sequence[Tiling | None]) -> Rung | None:
-        """The regions that have tiles, if by estimate they hold less than the whole, and no tensor too large."""
+        """The regions that have tiles, if by estimate they hold less than the whole, and no tensor too large.
+
+        Of them those whose loops are worth it: what a loop joins is held twice, so that one may hold more than its ops.
+        """
         pairs = [(region, tiling) for region, tiling in zip(regions, chosen, strict=True) if tiling is not None]
-        if not pairs:
-            return None
-        regions, tilings = zip(*pairs, strict=True)
-        estimate = LoopEstimate(self.sized, regions, tilings, self._profile)
-        rung = Rung(regions, tilings, estimate.peak_bytes, estimate.extra_ns)
-        is_less = rung.peak_bytes < self.task.question.baseline.peak
-        return rung if is_less and self._cuts_all_large(rung) else None
+        best: Rung | None = None
+        while pairs:
+            kept, tilings = zip(*pairs, strict=True)
+            estimate = LoopEstimate(self.sized, kept, tilings, self._profile)
+            rung = Rung(kept, tilings, estimate.peak_bytes, estimate.extra_ns)
+            if best is not None and best.peak_bytes < rung.peak_bytes:
+                break
+            best = rung if self._cuts_all_large(rung) else best
+            at_peak = estimate.loop_at_peak
+            if at_peak is None or best is None:
+                break
+            del pairs[at_peak]
+        return None if best is None or best.peak_bytes >= self.task.question.baseline.peak else best
 
     def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """So many tiles, or the most below that are not refused."""

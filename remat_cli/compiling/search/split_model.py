@@ -38,6 +38,7 @@ from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
+from remat_cli.splitting.loops.loops import SEQUENCES_SINCE
 from remat_cli.splitting.tiles.build import (
     FILL_OP,
     FILL_SINCE,
@@ -145,6 +146,20 @@ def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | N
         can_be_raised = _runs_alike(work / "raised.onnx", whole, conditions)
         remember_facts(whole.reference_sha256, conditions, can_be_raised=can_be_raised)
     return raised if can_be_raised else None
+
+
+def with_sequences(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:
+    """The whole model under an opset in which a Loop passes sequences on; None where it does not run alike.
+
+    None too where this machine cannot run it, so that nothing tells.
+    """
+    if opset_of(whole.reference) >= SEQUENCES_SINCE:
+        return whole.reference
+    raised = raise_opset(whole.reference, SEQUENCES_SINCE, whole.graph) if whole.runnable is None else None
+    if raised is None:
+        return None
+    save_work(raised, work / "with_sequences.onnx")
+    return raised if _runs_alike(work / "with_sequences.onnx", whole, conditions) else None
 
 
 def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 OWN = frozenset({"output", "resume", "only", "time_limit", "markdown", "svg"})  # flags that are no settings
@@ -13,6 +14,7 @@ OWN = frozenset({"output", "resume", "only", "time_limit", "markdown", "svg"})  
 
 @click.command(
     "bench",
+    cls=GroupedCommand,
     short_help="Compare solvers on benchmark instances.",
     epilog=options.examples(
         "remat bench configs/bench/quick.yaml -o quick.jsonl",

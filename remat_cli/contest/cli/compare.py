@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "compare",
+    cls=GroupedCommand,
     short_help="Compare all solvers on one model or instance.",
     epilog=options.examples(
         "remat compare unet.train.onnx",

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.base.errors import ModelError
+from remat_cli.report.shown import Shown
 from remat_cli.report.style import Style, lines_of
 
 Flat = TypeVar("Flat", bound=msgspec.Struct)
@@ -89,7 +90,7 @@ class BenchRun(BenchCase, frozen=True, kw_only=True):
         return self.time is not None
 
 
-class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
+class BenchReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A results file, and what became of it: `skipped` are instances that an optional suite did not find."""
 
     results: str

@@ -9,6 +9,7 @@ from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.spill import SpillMemory
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, percent, plural
 
@@ -42,7 +43,7 @@ class ComparedBudget(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class CompareReport(msgspec.Struct, frozen=True, kw_only=True):
+class CompareReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A comparison; one of `model` and `instance` names the file. Runs are in the order of budgets and solvers.
 
     Each run had `run_threads` threads and `time_limit_seconds`; `threads` is what all that ran at once had together.

@@ -9,6 +9,7 @@ import msgspec
 
 from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED
 from remat_cli.base.units import format_bytes
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, percent, plural
 
@@ -76,7 +77,7 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.case}: {format_bytes(self.peak_bytes)} live, {percent(self.overhead_percent)} time{wrong}"
 
 
-class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
+class SweepReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The curve of a model: `results` is the file of rows, of which `new_rows` were found now.
 
     `missing` cases had not ended when the user stopped the command. `picture` is the file that was written.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -9,6 +10,7 @@ import msgspec
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_path, atomic_write
+from remat_cli.base.units import format_bytes
 from remat_cli.core.paging.paged_plan import PagedPlan, read_paging
 from remat_cli.core.paging.paged_sessions import own_sizes
 from remat_cli.core.schedule.graph import Graph
@@ -24,6 +26,7 @@ from remat_cli.core.values.runtimes import RuntimeRange
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import Paging
+from remat_cli.core.values.told_names import ToldNames
 from remat_cli.core.values.verification import Verification
 
 FORMAT: Final = "remat-plan"
@@ -162,6 +165,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
     there is a placement on one device, and `solved.time_ns` is the makespan with stalls. `runs_on` is where the model
     runs that was written; plans of versions that did not know it have None. `verified_on` is what other places showed.
+    `names` are those by which people are told of ops and tensors of the model before splitting.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -186,6 +190,19 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     splitting: Splitting | None = None
     placement: Placement | None = None
     paging: Paging | None = None
+    names: ToldNames = ToldNames()
+
+    def __str__(self) -> str:
+        """What it does, in a line."""
+        was, now = format_bytes(self.promise.baseline_peak_bytes), format_bytes(self.promise.peak_bytes)
+        spent = self.solved.overhead_percent
+        cost = "" if spent is None else f", {spent:+.1f} % time by prediction"
+        model = f"{self.source.path} -> {self.output.path}"
+        return f"plan {model} for {self.request.budget} on {self.device}: {was} -> {now} live{cost}"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
 
     @property
     def kind(self) -> Kind:

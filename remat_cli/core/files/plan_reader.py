@@ -6,7 +6,7 @@ import msgspec
 
 from remat_cli.base.errors import ModelError
 from remat_cli.core.files.plan_check import check_plan
-from remat_cli.core.files.plan_file import FORMAT, VERSION, PlanFile
+from remat_cli.core.files.plan_file import FORMAT, VERSION, PlanFile, is_plan
 from remat_cli.core.values.verification import read_verification
 
 
@@ -33,6 +33,8 @@ def read_plan(path: Path) -> PlanFile:
     except msgspec.ValidationError:
         raise ModelError(f"{path} is not a remat plan: it has no readable format and version") from None
     except (msgspec.DecodeError, RecursionError) as error:
+        if data and not is_plan(path):
+            raise ModelError(f"{path} is no plan: give the PLAN.json that `remat compile` wrote") from None
         raise ModelError(f"plan {path} is truncated or not JSON: {error}") from None
     if header.format != FORMAT:
         raise ModelError(f"{path} is not a remat plan: its format is '{header.format}', not '{FORMAT}'")

@@ -5,6 +5,7 @@ On its way a budget has three names: `asked`, as written; `budget`, resolved; `b
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from fractions import Fraction
@@ -13,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.units import format_bytes, parse_bytes
+from remat_cli.base.units import UNITS, format_bytes, parse_bytes
 
 Scope = Literal["live", "activations", "process"]
 """What bytes of a budget bound: everything that is live at once, that without weights and inputs, or a process."""
@@ -116,7 +117,7 @@ def parse_budget(text: str) -> AskedBudget:
     try:
         size_bytes = parse_bytes(text)
     except ConfigError:
-        raise ConfigError(f"budget '{text}' is not a budget: {FORMS}") from None
+        raise ConfigError(f"budget '{text}' is not a budget: {FORMS}{_meant(text)}") from None
     if size_bytes <= 0:
         raise ConfigError(f"budget '{text}' is no memory at all: {FORMS}")
     return AskedBudget(text, "bytes", bytes=size_bytes)
@@ -157,6 +158,20 @@ def resolve(asked: AskedBudget, fixed_bytes: int, baseline_peak_bytes: int) -> B
     if asked.kind == "left":
         return Budget(total_bytes, "live", "process")
     return Budget(total_bytes, "live", "share" if total_bytes == baseline_peak_bytes else "typed")
+
+
+def _meant(text: str) -> str:
+    """What a number with an ending that is none was probably meant to be; nothing where that is a guess."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]+)", text.strip())
+    endings = {"percent": "%", "pct": "%", "megabyte": "MB", "gigabyte": "GB", **{unit: unit for unit in UNITS if unit}}
+    near = [] if match is None else difflib.get_close_matches(match[2].lower().removesuffix("s"), endings, 1, 0.75)
+    if match is None or not near:
+        return ""
+    unit = endings[near[0]]
+    written = next(
+        (name for name in ("KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "TB") if name.lower() == unit), unit
+    )
+    return f"; did you mean {match[1]}{written}?"
 
 
 def describe_bytes(count: int) -> str:

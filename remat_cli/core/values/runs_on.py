@@ -54,6 +54,11 @@ class RunsOn(msgspec.Struct, frozen=True):
     @property
     def line(self) -> str:
         """All of it in one line for people."""
+        return f"runs on: {self.where}"
+
+    @property
+    def where(self) -> str:
+        """Processor, versions, sessions, and what may be otherwise elsewhere."""
         loads = "" if self.loads_from == self.least_runtime else f"loads from {self.loads_from}, "
         runtime = f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})"
         if self.runtimes:
@@ -65,8 +70,8 @@ class RunsOn(msgspec.Struct, frozen=True):
             made_for += f"; memory is promised for {self.target}, predicted, not run there"
         if self.layout_block is None:
             but = f"; on {', '.join(self.unlike)} last bits may differ" if self.unlike else ""
-            return f"runs on: any processor (bits compared on {self.processor}{but}), {runtime}{made_for}"
-        return f"runs on: {self.processor}, {runtime}{made_for}; for others `--target any`"
+            return f"any processor (bits compared on {self.processor}{but}), {runtime}{made_for}"
+        return f"{self.processor}, {runtime}{made_for}; for others `--target any`"
 
     @property
     def _bits_by_version(self) -> str:

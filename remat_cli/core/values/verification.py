@@ -74,7 +74,7 @@ class Verification:
     `outputs_identical`: the outputs are the same bits; where they need not be and are not, `outputs_close` says whether
     they are within the tolerance for sums in another order. `inferences` is how many runs of either model verification
     took, failed ones included. `notes` are lines for people: what was not checked and why, slack between live bytes and
-    the smallest cap.
+    the smallest cap. `how_checked` are those of them that say only how it was checked.
     """
 
     __slots__ = ()
@@ -85,6 +85,11 @@ class Verification:
     runtime_version: str
     inferences: int | UnsetType
     notes: tuple[str, ...]
+
+    @property
+    def how_checked(self) -> tuple[str, ...]:
+        """Those of the notes that weaken nothing."""
+        return ()
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -164,8 +169,8 @@ class OneModelSeen(Verification, msgspec.Struct, frozen=True, kw_only=True):
     compared to the byte. The two default-session peaks come from one counter, first run, default options.
     `later_runs_block_bytes` is the block that later runs of a default session allocate (0: none). A cap is a limit on
     the runtime's arena in bytes; the smallest is the least under which three runs in a fresh process succeed, with the
-    session options that `cap_options` names. `outputs_max_relative_error` is the largest difference of outputs relative
-    to the largest magnitude in its tensor.
+    session options that `cap_options` names; `notes_on_caps` are those of the notes that are about it.
+    `outputs_max_relative_error` is the largest difference of outputs relative to the largest magnitude in its tensor.
 
     `within_budget` is about a default session's first run; `budget_bytes` is the budget of live bytes, which a portable
     model keeps under exact options only.
@@ -190,6 +195,7 @@ class OneModelSeen(Verification, msgspec.Struct, frozen=True, kw_only=True):
     inferences: int | UnsetType = UNSET
     notes: tuple[str, ...] = ()
 
+    notes_on_caps: tuple[str, ...] | UnsetType = UNSET
     order_honoured: bool
     first_op_out_of_order: str | UnsetType | None = UNSET
     first_predicted_peak_bytes: int | UnsetType = UNSET
@@ -240,6 +246,11 @@ class OneModelSeen(Verification, msgspec.Struct, frozen=True, kw_only=True):
             *(self.family.checks if self.family else ()),
             *(self.process.checks if self.process else ()),
         )
+
+    @property
+    def how_checked(self) -> tuple[str, ...]:
+        """Those of the notes that are about runs under caps."""
+        return self.notes_on_caps or ()
 
     @property
     def is_peak_exact(self) -> bool:

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.errors import ModelError
 from remat_cli.base.files import sha256
+from remat_cli.core.files.plan_file import is_plan
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.sizes import Dim
 from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
@@ -226,7 +227,8 @@ def read_proto(path: Path, *, whole: bool = False) -> onnx.ModelProto:
     try:
         proto = parsed(path, whole=whole)
     except DecodeError:
-        raise ModelError(f"model {path} is not an ONNX model, or it is cut off") from None
+        plan = ": it is JSON; of a plan give the model that it was made from" if is_plan(path) else ""
+        raise ModelError(f"model {path} is not an ONNX model, or it is cut off{plan}") from None
     except OSError as error:
         raise ModelError(f"model {path} cannot be read: {error.strerror}") from None
     if not proto.graph.node and not proto.graph.output:

@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
+from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "partition",
+    cls=GroupedCommand,
     short_help="Cut a model into stages for several devices.",
     epilog=options.examples(
         "remat partition unet.onnx --devices 2 --memory 64MiB",

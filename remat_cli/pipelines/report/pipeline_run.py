@@ -9,6 +9,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.pipelines.plan.orders import TurnSpan
 from remat_cli.pipelines.plan.schedule_file import DeviceLoad, PipelineFile
+from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, duration, plural
 
@@ -37,7 +38,7 @@ class RanActor(msgspec.Struct, frozen=True):
     mapped_bytes: int = 0
 
 
-class PipelineRunReport(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineRunReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """How a schedule ran. `losses` are means over the micro-batches of each update, `given` one entry per micro-batch.
 
     `overlap` is the share of the time in which something ran when at least two devices ran; None: one after another.

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.profile import Reference
 from remat_cli.core.values.verification import SessionsSeen
 from remat_cli.report.compile import (
@@ -16,10 +15,12 @@ from remat_cli.report.compile import (
 from remat_cli.report.devices.sessions import SessionsReport, SessionsVerifyReport
 from remat_cli.report.explain import DeviceReport, LinkReport
 from remat_cli.report.runs_on import runs_on_lines
+from remat_cli.report.screen import compile_screen, outputs_row, refused_screen
 from remat_cli.report.solution import is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
-MARK = "~"
+MARK, NOTE = "~", "note: "
+MOST_MEMORIES = 2
 MARK_LINE = f"  {MARK} estimated from a description, never run there"
 
 
@@ -32,6 +33,8 @@ def placed_lines(
     report: SessionsReport, moved_lines: Sequence[str], seen_lines: Sequence[str], style: Style
 ) -> list[str]:
     """A report on a plan that says where ops run, with lines of what moves and what verification showed of that."""
+    if style.is_short:
+        return _short_lines(report, style)
     seen = report.verification
     budgets = ", ".join(f"{memory} {format_bytes(size)}" for memory, size in _by_memory(report.devices).items())
     lines = [report.verdict_parts.line(style), _heading(report, style), f"budget {report.budget}: {budgets}"]
@@ -48,6 +51,26 @@ def placed_lines(
     lines += warning_lines(report.warnings, () if seen is None else (*seen.notes, *seen.failures), style)
     absent = [device.name for device in report.devices if not device.is_measured]
     return lines + delivery_lines(report, f"Run it where {_joined(absent)} is:" if absent else "Run it:", style)
+
+
+def _short_lines(report: SessionsReport, style: Style) -> list[str]:
+    """The same on a screen of a few lines."""
+    if report.solution.time is None:
+        return refused_screen(report, _no_plan_lines(report, style), style)
+    seen, plain = report.verification, Style()
+    planned, *gains = _gain_lines(report, plain)
+    rows = [("placed", _where(report)), ("time", planned)]
+    rows += [("", line) for line in gains if not line.startswith(NOTE)]
+    cautions = [line.removeprefix(NOTE) for line in gains if line.startswith(NOTE)]
+    owners = {device.memory: device for device in report.devices}
+    for memory, device in list(owners.items())[:MOST_MEMORIES]:
+        held = f"{_planned_peak(device, report.devices)} of {format_bytes(device.budget_bytes)} planned"
+        measured = "" if seen is None else f", {_peak(device.measured_peak_bytes)} measured"
+        rows.append((memory, f"{held}{measured}"))
+    rows.append(outputs_row(seen, "the model" if seen is None else seen.reference))
+    absent = [device.name for device in report.devices if not device.is_measured]
+    cautions += [f"estimated from a description, never run there: {_joined(absent)}"] if absent else []
+    return compile_screen(report, rows, cautions, style)
 
 
 def device_verify_lines(report: SessionsVerifyReport, style: Style) -> list[str]:
@@ -74,13 +97,18 @@ def _heading(report: SessionsReport, style: Style) -> str:
     if report.solution.time is None:
         where = ", ".join(device.name for device in report.devices)
         return style.paint(report.model, "strong") + f"  ({plural(report.ops, 'op')}) on {where}: no plan"
+    return style.paint(report.model, "strong") + f" placed on {_where(report)}"
+
+
+def _where(report: SessionsReport) -> str:
+    """`cpu (20 ops) and cuda:0 (14 ops), 3 sessions, 4 copies`."""
     used = [f"{device.name} ({plural(device.ops, 'op')})" for device in report.devices if device.ops]
     copies = sum(link.copies for link in report.links)
     sessions = "one session for both" if report.way == "one_session" else plural(report.segments, "session")
-    parts = ["placed on " + _joined(used), sessions]
+    parts = [_joined(used), sessions]
     if copies:
         parts.append("1 copy" if copies == 1 else f"{copies} copies")
-    return style.paint(report.model, "strong") + " " + ", ".join(parts)
+    return ", ".join(parts)
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -106,7 +134,7 @@ def _gain_lines(report: SessionsReport, style: Style) -> list[str]:
     change = 100 * (seen.measured_time_ns - best_ns) / best_ns
     lines = [planned, f"measured: {gain(change, best)}"]
     if change >= 0 and sum(device.ops > 0 for device in report.devices) > 1:
-        note = f"note: measured, several devices are not faster here: {best} alone takes {duration(best_ns)}"
+        note = f"{NOTE}measured, several devices are not faster here: {best} alone takes {duration(best_ns)}"
         lines.append(style.paint(note, "warn"))
     return lines
 
@@ -257,15 +285,15 @@ def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
         is_short = report.asked.search_was_cut
         lines.append(f"try {'a longer --time-limit or ' if is_short else ''}larger budgets")
     if len(_by_memory(report.devices)) == 1:
-        lines.append(f"proved: none needs less than {describe_bytes(solution.floor_bytes)}")
+        lines.append(f"proved: none needs less than {style.size(solution.floor_bytes)}")
     if report.obstacle is not None:
         # `op conv_5 (Conv) needs 13.54 MiB in cpu or 12.79 MiB in cuda:0 while it runs, whatever else is dropped`
         op, needed = report.obstacle, report.obstacle.needs.items()
-        needs = " or ".join(f"{describe_bytes(size)} in {memory}" for memory, size in needed)
+        needs = " or ".join(f"{style.size(size)} in {memory}" for memory, size in needed)
         lines.append(f"op {op.op} ({op.op_type}) needs {needs} while it runs, whatever else is dropped")
     lines += ["", f"every op once on {report.baseline_device} needs:"]
     peaks = {device.memory: device.baseline_peak_bytes for device in report.devices}
-    rows = [[memory, describe_bytes(size)] for memory, size in peaks.items() if size]
+    rows = [[memory, style.size(size)] for memory, size in peaks.items() if size]
     return [*lines, *columns(rows, "<<")]
 
 

@@ -189,6 +189,7 @@ def verify_closely(
             *_notes_on_sessions(request),
             *caps.notes,
         ),
+        notes_on_caps=caps.notes,
     )
     if shown.family is not None:
         promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes

@@ -6,7 +6,7 @@ tensor, as those along other axes do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -17,12 +17,15 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_clo
 BATCH = 0  # its axis in what the model reads
 
 
-def find_batches(sized: SizedView, least_bytes: int) -> list[LoopRegion]:
-    """Regions that keep tensors of at least so many bytes from being whole, cut along the batch; they share no op."""
+def find_batches(sized: SizedView, least_bytes: int, barred: Collection[int] = ()) -> list[LoopRegion]:
+    """Regions that keep tensors of at least so many bytes from being whole, cut along the batch; they share no op.
+
+    Ops that are `barred` stay whole.
+    """
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     found, used = list[LoopRegion](), set[int]()
     for length in batches_of(sized.view.model, sized.dims):
-        axes, reads = _items(sized, length)
+        axes, reads = _items(sized, length, barred)
         ops = {sized.makers[name] for name in axes} - used
         levels = levels_of(sized, ops, ops.__contains__)
         for part in _together(sized, levels):
@@ -41,12 +44,12 @@ def batches_of(model: ir.Model, dims: Mapping[str, tuple[Dim, ...]]) -> list[Dim
     return list(dict.fromkeys(each[BATCH] for each in inputs if each and each[BATCH].terms))
 
 
-def _items(sized: SizedView, length: Dim) -> tuple[dict[str, int], dict[tuple[int, int], int]]:
+def _items(sized: SizedView, length: Dim, barred: Collection[int]) -> tuple[dict[str, int], dict[tuple[int, int], int]]:
     """The axis of items of each tensor whose op makes them apart, and of what such ops read in part."""
     view, axes, reads = sized.view, dict[str, int](), dict[tuple[int, int], int]()
     for op, made in enumerate(view.makes):
         names = [name for name in made if name]
-        if not names or names[0] not in sized.dims or view.facts[op].why_not_repeatable:
+        if op in barred or not names or names[0] not in sized.dims or view.facts[op].why_not_repeatable:
             continue
         for at in sorted(axis for dim, axis in sized.axes_of(names[0]) if dim == length):
             needs = sized.needs(op, at, length)

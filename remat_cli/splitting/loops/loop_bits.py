@@ -107,6 +107,13 @@ def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     return known
 
 
+def ops_alike(sized: SizedView, region: LoopRegion, op: int) -> set[int]:
+    """Ops of the region that rules look at as at one of them: where that is refused, so are these."""
+    kind, place = kind_of(sized, op), SizedOp.of(sized, region, op).place
+    own = (each for each in region.ops if kind_of(sized, each) == kind)
+    return {each for each in own if SizedOp.of(sized, region, each).place == place}
+
+
 def kind_of(sized: SizedView, op: int) -> object:
     """All that a rule sees of an op but shapes."""
     view, rule = sized.view.ops[op], sized.view.rules[op]

@@ -65,6 +65,15 @@ class LoopEstimate:
         ids = tensor_ids(graph)
         return {graph.tensors[ids[at]].name: graph.tensors[ids[at]].size_bytes for at in alive.values()}
 
+    @property
+    def loop_at_peak(self) -> int | None:
+        """The region whose loop is the step that holds most; None where that is an op as it is."""
+        graph, plan = self._judged
+        op = graph.ops[plan.schedule.op_ids()[plan.memory_bytes[0].index(plan.peak)]]
+        ops = self.sized.view.graph.ops
+        names = {ops[max(region.ops)].name: number for number, region in enumerate(self.regions)}
+        return names.get(op.name) if op.op_type == "Loop" else None
+
     def with_hidden(self, profile: Profile) -> Profile:
         """Costs of written loops; in tiles of windows kernels may take what counters do not see there."""
         ops = self.sized.view.graph.ops
@@ -88,7 +97,7 @@ class LoopEstimate:
         """
         region, tiling = self.regions[number], self.tilings[number]
         most_bytes = seen_bytes + kernel_bytes(self.sized, region, tiling, self.profile)
-        if lists_tiles(self.sized, region) and seen_bytes <= (1 + SLACK_SHARE) * self._joined_bytes(number):
+        if lists_tiles(self.sized, region) and seen_bytes <= (1 + SLACK_SHARE) * self._joining_bytes(number):
             return max(seen_bytes, min(most_bytes, self.body_bytes(number)))
         return most_bytes
 
@@ -117,10 +126,7 @@ class LoopEstimate:
         reads = dict.fromkeys(tensor for op in inside for tensor in op.inputs if tensor not in made)
         weights = dict.fromkeys(weight for op in inside for weight in op.weights)
         name = inside[-1].name
-        # The judge counts what is joined while the loop runs. In the end there are tiles beside it, or what was joined
-        # but for the last tile, and that with it, of which a Loop makes a copy.
-        joined = self._joined_bytes(number)
-        workspace = max(self.body_bytes(number), joined if lists_tiles(self.sized, region) else 2 * joined)
+        workspace = max(self.body_bytes(number), self._joining_bytes(number))
         time_ns = sum(self.profile.ops[op].time_ns for op in region.ops)
         op = Op(name, "Loop", tuple(reads), self._exits(number), weights=tuple(weights))
         cost = self.profile.ops[max(region.own)]
@@ -133,8 +139,14 @@ class LoopEstimate:
         outer = {tensor for at, op in enumerate(graph.ops) if at not in region.own for tensor in op.inputs}
         return tuple(tensor for tensor in sorted(own) if tensor in outer or graph.tensors[tensor].kept)
 
-    def _joined_bytes(self, number: int) -> int:
-        return sum(self.sized.view.graph.tensors[tensor].size_bytes for tensor in self._exits(number))
+    def _joining_bytes(self, number: int) -> int:
+        """What there is beside all that a loop joins, which the judge counts while it runs, when most is there.
+
+        Of lists of tiles one after the other is joined, and gone then. Else there is what was joined but for the last
+        tile, and that with it, of which a Loop makes a copy.
+        """
+        sizes = [self.sized.view.graph.tensors[tensor].size_bytes for tensor in self._exits(number)]
+        return max(sizes, default=0) if lists_tiles(self.sized, self.regions[number]) else 2 * sum(sizes)
 
     def body_bytes(self, number: int) -> int:
         """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""

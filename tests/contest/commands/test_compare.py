@@ -172,6 +172,7 @@ def test_a_process_that_dies_fails_the_comparison(monkeypatch):
         compared(solvers="keep-all")
 
 
+@pytest.mark.slow
 def test_real_processes():
     report = compared(budgets="0.9,100%")
     assert [run.status for run in report.runs_at("100%")] == ["optimal", "optimal"]
@@ -234,6 +235,7 @@ def test_solve_refuses_with_the_name_of_the_op(picky):
     assert refusal(None, Picky("keep-all"), ("a", "conv")) == "op conv breaks the chain"
 
 
+@pytest.mark.slow
 def test_plans_that_page_stand_beside_those_that_do_not(here):
     chain = ROOT / "bench" / "instances" / "gpt_3_layers_train.json"
     report = compared(chain, "0.7", "rotor,auto,greedy-paging,checkmate", spill="host:400GB/s", order="free")
