@@ -116,8 +116,11 @@ class BandSearch:
             for banding in item_bandings(self.view, axes, self.limits.most_tiles):
                 size = BandSize(self._largest // banding.tiles[0], self._largest // banding.tiles[0])
                 found = self._judged(cast, rules, size, banding)
-                is_enough = isinstance(found, UncutOp) or (found is not None and found.cost.peak_bytes <= free_bytes)
-                if is_enough or time.monotonic() > ends:
+                if (
+                    not isinstance(found, BandCandidate)
+                    or found.cost.peak_bytes <= free_bytes
+                    or time.monotonic() > ends
+                ):
                     break
             if not isinstance(found, UncutOp) or banding.tiles[0] > 2:
                 return
