@@ -21,11 +21,11 @@ IMAGE_RANK = 4
 def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:
     """Conv of lines or volumes: weights and bias of the slab; of the input the channels of its groups, if whole ones.
 
-    Not of images: the runtime's optimiser lays some of their slabs out in blocks though not the whole, or the other way
-    round, and then their bits are others.
+    Not of images with constant weights: the runtime's optimiser lays some of their slabs out in blocks though not the
+    whole, or the other way round, and then their bits are others.
     """
     weights = op.input_shape(1)
-    if len(op.output_shape) == IMAGE_RANK:
+    if len(op.output_shape) == IMAGE_RANK and op.weights[1]:
         return None
     inputs, attributes = _of_groups(op, slab, weights[0])
     positions = prod(op.output_shape[SPATIAL:])
