@@ -105,6 +105,9 @@ wheel: $(STAMP)  ## build the wheel, install it elsewhere, run it
 		--constraint constraints.txt build/wheel/*.whl
 	build/wheel/venv/bin/remat --help >/dev/null
 
+licences: $(STAMP)  ## rewrite docs/licences.md, the licences of what remat needs, from what is installed
+	$(BIN)/python -m docs.make_licences
+
 models: $(STAMP)  ## rebuild the sample models (seeded, no download)
 	$(BIN)/python sample_models/make_models.py
 
@@ -308,7 +311,7 @@ bench-any-size: $(STAMP) $(REAL_STAMP)  ## models compiled for all sizes, export
 	$(REAL_VENV)/bin/python -m bench.any_size_models bench/generated/any_size
 	$(BIN)/python -m bench.any_size
 
-bench-quantised: $(STAMP)  ## models in dynamic int8 at half and a quarter of their own peak, rows that are missing, ten minutes
+bench-quantised: $(STAMP)  ## models of few bits at half and a quarter of their own peak, rows that are missing, an hour
 	$(BIN)/python -m bench.quantised
 	$(BIN)/python -m bench.quantised --write
 

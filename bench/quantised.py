@@ -1,4 +1,4 @@
-"""Models in dynamic int8, made by the runtime's own tool: what plans hold beside them, with the bits of the quantised.
+"""Models of few bits, made by the runtime's own tools: what plans hold beside them, with the bits of the quantised.
 
 `python -m bench.quantised` quantises the models, compiles each for shares of its own peak, at one size or for a range
 of sizes, and appends a row for each to `bench/results/quantised.jsonl`; rows that are there are skipped. `--write`
@@ -18,27 +18,43 @@ from onnxruntime.quantization import QuantType
 
 from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
 from bench.compiling import OUTPUT, Row, run_compiler
+from bench.decoder_models import Decoder, decoder
+from bench.quantised_models import (
+    detector,
+    disentangled,
+    half,
+    joiner,
+    listener,
+    segmenter,
+    separator,
+    speech_encoder,
+    unet,
+    vision_transformer,
+)
 from remat_cli.base.units import format_bytes
 from tests.splitting.quantised_models import dynamic_int8, encoder, recogniser
 from tests.splitting.random_models import Sample
 
 BUDGETS = ("50%", "25%")
 LONGEST_SECONDS = 900.0  # of a compile, its runs of the model included
-INTRODUCTION = """# Models in dynamic int8
+INTRODUCTION = """# Models of few bits
 
-Made by `make bench-quantised`: models quantised by `onnxruntime.quantization.quantize_dynamic`, with random weights,
-compiled for shares of their own peak. Live: tensors, weights and inputs in a default session, before and after, at the
-largest size. Bits: outputs beside those of the quantised model; for ranges at other sizes as well. Predicted times are
-sums of ops that were measured one by one, on a machine with other work on it.
+Made by `make bench-quantised`: models quantised by `onnxruntime.quantization.quantize_dynamic`, in half precision by
+`onnxruntime.transformers.float16`, in four bits (MatMulNBits at accuracy level 4, GroupQueryAttention) as builders of
+language models write them; with random weights, compiled for shares of their own peak. Live: tensors, weights and
+inputs in a default session, before and after, at the largest size. Bits: outputs beside those of the quantised model;
+for ranges at other sizes as well. Predicted times are sums of ops that were measured one by one, on a machine with
+other work on it.
 """
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A model, and names of lengths of its input that vary, by axis, with the range of each."""
+    """A model, and names of lengths of its input that vary, by axis, with the range of each; words for the compiler."""
 
     make: Callable[[], Sample]
     ranges: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    flags: Sequence[str] = ()
 
     def save(self, path: Path) -> None:
         """Write it, with those lengths open."""
@@ -66,6 +82,21 @@ MODELS: Mapping[str, Quantised] = {
     "wide encoder": Quantised(_wide),
     "recogniser": Quantised(lambda: dynamic_int8(recogniser(640, 480, 16))),
     "recogniser in groups": Quantised(lambda: dynamic_int8(recogniser(640, 480, 32, groups=4), per_channel=True)),
+    "fp16 U-Net": Quantised(lambda: half(unet(512, 16))),
+    "fp16 band-split separator": Quantised(lambda: half(separator(16, 512, 128, 4))),
+    "U2-Net-like segmenter": Quantised(lambda: dynamic_int8(segmenter(256, 16, 64))),
+    "YOLO-like detector": Quantised(lambda: dynamic_int8(detector(640, 24))),
+    "vision transformer": Quantised(lambda: dynamic_int8(vision_transformer(512, 16, 192, 6))),
+    "Whisper-like encoder": Quantised(lambda: dynamic_int8(speech_encoder(2000, 256, 8))),
+    "DeBERTa-like encoder": Quantised(lambda: dynamic_int8(disentangled(1024, 256, 4, 256))),
+    "transducer's joiner": Quantised(lambda: dynamic_int8(joiner(400, 100, 320, 128))),
+    "int4 decoder, prompt of 1,024": Quantised(lambda: decoder(Decoder())),
+    "int4 decoder, one buffer of 2,048": Quantised(lambda: decoder(Decoder(past=2048, total=2048))),
+    "int4 decoder, conversation": Quantised(
+        lambda: decoder(Decoder("seq", "past", "total", "total")),
+        flags=("--dim=past=0..2048", "--dim=seq=1..1024", "--dim=total=past+seq", "--limit=past+seq<=2048"),
+    ),
+    "LSTM recogniser": Quantised(lambda: dynamic_int8(listener(4, 800, 24, 256))),
 }
 
 
@@ -94,7 +125,7 @@ def main(only: Sequence[str], time_limit: str, write: bool, shard: Shard) -> Non
 def row(name: str, path: Path, budget: str, time_limit: str) -> Row:
     """One compile, and what its verification saw."""
     dims = [f"--dim={dim}={sizes}" for dim, sizes in MODELS[name].ranges.values()]
-    flags = [f"--budget={budget}", f"--time-limit={time_limit}", *dims]
+    flags = [f"--budget={budget}", f"--time-limit={time_limit}", *dims, *MODELS[name].flags]
     code, report, said = run_compiler(path, flags, path.parent / OUTPUT, path.parent / "cache", LONGEST_SECONDS)
     if code != 0:
         return {"outcome": "no plan" if code in (3, 4) else "FAILED", "message": said[-300:]}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from remat_cli.report.doctor import DoctorReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
+    from remat_cli.report.page.written_page import PageReport
     from remat_cli.report.profile import ProfileReport
     from remat_cli.report.run_report import RunReport
     from remat_cli.report.solve import SolveReport, SolversReport
@@ -62,6 +63,7 @@ __all__ = [
     "sweep",
     "train",
     "verify",
+    "write_report",
 ]
 
 
@@ -311,6 +313,7 @@ def verify(
     dim: Mapping[str, int | str] | None = None,
     inputs: str | Path | None = None,
     svg: str | Path | None = None,
+    trace: str | Path | None = None,
     force: bool | None = None,
     work_dir: str | Path | None = None,
     config: str | Path | None = None,
@@ -442,6 +445,13 @@ def solve(
     return solve_instance(Path(instance), _settings(given), _listening(on_progress))
 
 
+def write_report(file: str | Path, *, output: str | Path | None = None, **options: Any) -> PageReport:
+    """Write a page for a browser about a model, a plan, or rows of a sweep; other keywords are those of `inspect`."""
+    from remat_cli.commands.report import write_report
+
+    return write_report(Path(file), _settings({"output": output, **options}), _listening(None))
+
+
 def list_solvers() -> SolversReport:
     """List the solvers: what each takes and proves, and its options with their defaults."""
     from remat_cli.commands.solvers import list_solvers
@@ -551,9 +561,7 @@ def sweep(
 
 
 def load(plan: str | Path) -> LoadedPlan:
-    """Open a plan, to run it in this process as often as asked.
-
-    Use it in a `with` block: `with remat.load("net.plan.json") as plan: y = plan.run({"x": x})`.
+    """Open a plan, to run it often: `with remat.load("net.plan.json") as plan: y = plan.run({"x": x})`.
 
     Raises:
         RematError: the plan is damaged, its model is gone or changed, or a device of the plan is not here.

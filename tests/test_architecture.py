@@ -34,6 +34,7 @@ ONLY_IN = {
     "ray": {"pipelines/run", "contest"},
     "click": {"cli", "pipelines/cli", "contest/cli"},
     "rich": {"cli", "report"},
+    "olive": {"olive"},
 }
 """Rooms, and rooms inside a wing: a wing brings its own command, solvers and files, so that it can be deleted whole."""
 SOLVER_FILES = {target.partition(":")[0] for target in SOLVERS.values()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remat_cli.base.errors import AnswerError
-from remat_cli.report.shown import MOST_POINTS, memory_picture
+from remat_cli.report.pictures.shown import MOST_POINTS, memory_picture
 from tests.report import samples
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,7 +20,10 @@ from remat_cli.settings.keywords import TRAIN_WORDS, WORDS
 ROOT = Path(__file__).resolve().parents[1]
 CHAIN = ROOT / "sample_models" / "chain.onnx"
 DIGITS = ROOT / "examples" / "digits.onnx"
-FUNCTIONS = {command: command.replace("-", "_") for command in COMMANDS} | {"solvers": "list_solvers"}
+FUNCTIONS = {command: command.replace("-", "_") for command in COMMANDS} | {
+    "solvers": "list_solvers",
+    "report": "write_report",
+}
 ONLY_IN_A_SHELL = {"format", "quiet", "verbose", "debug", "clear_cache", "no_verify"}
 OTHER_WORDS = {"config_file": "config"}
 

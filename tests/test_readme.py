@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,15 @@ DEVICES = (ROOT / "docs" / "devices.md").read_text()
 PAGING = (ROOT / "docs" / "paging.md").read_text()
 SOLVERS = (ROOT / "docs" / "solvers.md").read_text()
 PIPELINES = (ROOT / "docs" / "pipelines.md").read_text()
+SEE = (ROOT / "docs" / "see.md").read_text()
 PLANNING = {"compile", "train", "max-batch"}
 RESULTS = ("*.remat.onnx*", "*.plan.json", "*.train.onnx*", "*.state.npz", "*.failed.onnx*", "*.gated.onnx*")
 RESULTS = (*RESULTS, "*.sweep.jsonl")
 LONG = ("max-batch", "inception", "chain.train", "densenet", "encoder", "20MiB", "--max-tensor", "small.train")
 LONG = (*LONG, "thorough", "compare", "bench", "24MiB", "chain.onnx --budget 50%", "digits.train.onnx --budget")
 LONG = (*LONG, "sweep")
+DRAWN = () if find_spec("vl_convert") else ("remat report",)  # by an extra
+LONG = (*LONG, *DRAWN)
 """Commands with these words take many seconds: they run where the whole README does, and are looked at below."""
 
 
@@ -67,6 +71,7 @@ def quick(words: list[str]) -> list[str]:
         pytest.param(DEVICES, "placed.svg", (), id="docs/devices", marks=pytest.mark.slow),
         pytest.param(SOLVERS, "bench/instances/gpt_3_layers_train.json", (), id="docs/solvers", marks=pytest.mark.slow),
         pytest.param(PAGING, "trace.json", (), id="docs/paging", marks=pytest.mark.slow),
+        pytest.param(SEE, "verify.json", DRAWN, id="docs/see", marks=pytest.mark.slow),
         pytest.param(PIPELINES, "trained.npz", (), id="docs/pipelines", marks=pytest.mark.slow),
     ],
 )
@@ -88,7 +93,7 @@ def test_the_remat_commands_run_in_the_order_of_the_text(tmp_path, monkeypatch, 
     assert (tmp_path / made).is_file()
 
 
-@pytest.mark.parametrize("text", [README, DEVICES, PAGING, SOLVERS, PIPELINES], ids=range(5))
+@pytest.mark.parametrize("text", [README, DEVICES, PAGING, SOLVERS, PIPELINES, SEE], ids=range(6))
 def test_the_remat_commands_are_ones_that_there_are_with_options_that_they_take(text):
     """Of those too that are left out above, and of files that the text names and the checkout has."""
     lines = [shlex.split(line)[1:] for line in commands(text) if line.startswith("remat ")]

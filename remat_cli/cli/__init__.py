@@ -14,20 +14,21 @@ from remat_cli.cli.console import complain, show_traceback
 from remat_cli.cli.ending import EXIT_TERMINATED, Heard, Terminated, open_streams, orderly_end
 
 COMMANDS: Mapping[str, str] = {
+    "inspect": "remat_cli.cli.inspect:inspect_command",
     "compile": "remat_cli.cli.compile:compile_command",
+    "verify": "remat_cli.cli.verify:verify_command",
+    "report": "remat_cli.cli.report:report_command",
+    "run": "remat_cli.cli.run:run_command",
+    "sweep": "remat_cli.contest.cli.sweep:sweep_command",
     "train": "remat_cli.cli.train:train_command",
     "max-batch": "remat_cli.cli.max_batch:max_batch_command",
     "profile": "remat_cli.cli.profile:profile_command",
-    "inspect": "remat_cli.cli.inspect:inspect_command",
-    "verify": "remat_cli.cli.verify:verify_command",
     "partition": "remat_cli.pipelines.cli.partition:partition_command",
-    "run": "remat_cli.cli.run:run_command",
-    "solve": "remat_cli.cli.solve:solve_command",
-    "solvers": "remat_cli.cli.solvers:solvers_command",
     "doctor": "remat_cli.cli.doctor:doctor_command",
+    "solvers": "remat_cli.cli.solvers:solvers_command",
+    "solve": "remat_cli.cli.solve:solve_command",
     "compare": "remat_cli.contest.cli.compare:compare_command",
     "bench": "remat_cli.contest.cli.bench:bench_command",
-    "sweep": "remat_cli.contest.cli.sweep:sweep_command",
 }
 
 ABOUT = """Compile an ONNX model to fit a memory budget: same outputs, bit for bit, on stock ONNX Runtime.
@@ -43,6 +44,14 @@ with zsh_source in ~/.zshrc, with fish_source and  | source  in fish.
 
 CONTEXT: Mapping[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 """Of the group; commands have the same."""
+
+
+class InOrder(click.Group):
+    """A group that lists its commands as the table has them, what most people need first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return list(self.commands)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_group() -> click.Group:
     """The `remat` command with all its subcommands; what they need beyond click they import when they run."""
     commands = {name: named(target) for name, target in COMMANDS.items()}
-    group = click.Group("remat", help=ABOUT, commands=commands, context_settings=CONTEXT)
+    group = InOrder("remat", help=ABOUT, commands=commands, context_settings=CONTEXT)
     return click.version_option(__version__, prog_name="remat", message="%(prog)s %(version)s")(group)
 
 

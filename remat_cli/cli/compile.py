@@ -34,7 +34,10 @@ from remat_cli.cli.session import run, settings
 @options.compile_verify_options
 @options.common_options
 def compile_command(model: Path, **flags: Any) -> int:
-    """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both."""
+    """Rewrite MODEL so that it runs within a memory budget, at the least extra time, and prove it by running both.
+
+    While it searches, `incumbent` is what the best plan so far costs in time, `bound` what is proved of any other.
+    """
     from remat_cli.settings.settings import require_budget
     from remat_cli.settings.targets import settings_by_target
 

@@ -21,6 +21,13 @@ from remat_cli.cli.session import run, settings
 @options.max_overhead_option
 @options.split_options
 @click.option("--svg", type=options.SVG_FILE, metavar="FILE", help="Write the picture of memory over time here too.")
+@click.option(
+    "--overlay",
+    type=options.EndingFile(".json"),
+    metavar="FILE.json",
+    help="Write live memory, time and repeats of each node for model-explorer: FILE.live.json, FILE.time.json, "
+    "FILE.repeats.json.",
+)
 @options.force_option
 @options.device_option
 @options.model_options

@@ -41,6 +41,7 @@ from remat_cli.cli.session import run, settings
     "--script", "is_script", is_flag=True, help="Print a Python program that verifies a file where remat is not."
 )
 @click.option("--svg", type=options.SVG_FILE, metavar="FILE", help="Write a picture of both processes over time here.")
+@click.option("--trace", type=options.FILE, metavar="FILE.json", help="Write a trace for ui.perfetto.dev here.")
 @options.force_option
 @options.model_options
 @options.verify_options

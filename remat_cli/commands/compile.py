@@ -35,7 +35,7 @@ from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.onnx_io.write.least_imports import asking_least
-from remat_cli.onnx_io.write.save import data_path
+from remat_cli.onnx_io.write.save import data_path, reads_its_data
 from remat_cli.report.compile import CompileReport
 from remat_cli.report.targets import Known, TargetReport, TargetsReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
@@ -239,6 +239,7 @@ def _written(
     return msgspec.structs.replace(
         report,
         output=str(targets.model),
+        data=str(data_path(targets.model)) if reads_its_data(targets.model) else None,
         plan=str(targets.plan),
         snippet=plan.snippet,
         one_line=found.one_line(plan, targets.model, targets.plan),

@@ -1,10 +1,13 @@
 """`remat inspect`: where the memory of a model or a plan goes."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from remat_cli.base.errors import ModelError
+from remat_cli.base.errors import ConfigError, ModelError
+from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import request_of, with_picture
 from remat_cli.compiling.ask import ask, budget_of_plan
@@ -18,14 +21,21 @@ from remat_cli.compiling.search.ladder import ladder
 from remat_cli.compiling.ways import way
 from remat_cli.core.files.plan_file import PlanFile, is_plan
 from remat_cli.core.files.plan_reader import read_plan
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.values.budget import WHOLE
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
-from remat_cli.onnx_io.read.source_names import told_names
+from remat_cli.onnx_io.read.few_bits import few_bit_kind
+from remat_cli.onnx_io.read.load import prepare_optimized
+from remat_cli.onnx_io.read.source_names import source_nodes, told_names
 from remat_cli.onnx_io.write.as_written import condition_of
+from remat_cli.ort_rules.steady import BODY
+from remat_cli.report.few_bits import few_bits_at_peak
 from remat_cli.report.inspection import InspectReport, inspect_model
+from remat_cli.report.pictures.overlay import OverlayRow, model_rows, overlay_files, overlay_paths, plan_rows
 from remat_cli.report.pictures.svg_chart import inspect_picture
 from remat_cli.report.regions import estimated_regions
 from remat_cli.report.runs_on import guard_warnings
@@ -33,15 +43,45 @@ from remat_cli.report.sized import inspect_at
 from remat_cli.settings.devices import only_device
 from remat_cli.settings.settings import Settings
 
+NESTED = f"{BODY}/then_branch/"
+"""Before the names of nodes in the body of the steady form, as model-explorer calls them."""
+
 
 def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectReport:
-    """Where the memory of a model or a plan goes, and its picture in a file, where one is asked for.
+    """Where the memory of a model or a plan goes, and its picture in a file, or an overlay, where one is asked for.
 
     Raises:
+        ConfigError: a file cannot be written, or exists without --force, or there is no overlay of such a plan.
         ModelError: the file is neither, or cannot be used.
         MissingDependency: matplotlib is not installed.
     """
-    return with_picture(settings, path, lambda: inspect_alone(path, settings, progress), inspect_picture)
+    if settings.overlay is None:
+        return with_picture(settings, path, lambda: inspect_alone(path, settings, progress), inspect_picture)
+    targets = overlay_paths(settings.overlay)
+    for target in targets.values():
+        check_target(target, sources=(path,), overwrite=settings.force)
+    report, (name, rows) = _overlaid(path, settings, progress)
+    for what, data in overlay_files(name, rows).items():
+        atomic_write(targets[what], data)
+    return with_picture(settings, path, lambda: report, inspect_picture)
+
+
+def _overlaid(
+    path: Path, settings: Settings, progress: Progress
+) -> tuple[InspectReport, tuple[str, Sequence[OverlayRow]]]:
+    """A report with the name of the graph that a file holds, and what is known of each node of it.
+
+    Raises:
+        ConfigError: the plan is no one model.
+    """
+    if not is_plan(path):
+        seen = look_at_model(path, settings, progress)
+        return seen.report, (seen.graph_name, model_rows(seen.problem, seen.graph, seen.nodes))
+    read = read_plan(path)
+    if read.kind != "one_model":
+        raise ConfigError("--overlay: of a plan that is one model, whose nodes are those of the new file")
+    written = prepare_optimized(find_file(read.output, path, "model"))
+    return inspect_alone(path, settings, progress), (written.graph.name or "", plan_rows(read, NESTED))
 
 
 def inspect_alone(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -50,8 +90,26 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
     Raises:
         ModelError: the file is neither, or cannot be used.
     """
-    if is_plan(path):
-        return _inspected_plan(path, settings)
+    return _inspected_plan(path, settings) if is_plan(path) else look_at_model(path, settings, progress).report
+
+
+@dataclass(frozen=True)
+class ModelSeen:
+    """A model that was measured: the report, its graph, what its ops take, and the nodes that these are made of."""
+
+    report: InspectReport
+    graph: Graph
+    problem: Problem
+    graph_name: str
+    nodes: Mapping[str, tuple[str, ...]]
+
+
+def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSeen:
+    """Report on a model that is measured now.
+
+    Raises:
+        ModelError: the file is no model, or cannot be used.
+    """
     only_device(settings.devices)
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         prepared = prepare_at_fullest(path, settings.conditions, work, progress)
@@ -78,17 +136,20 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
             runs=forecast.runs,
             asked=asked,
             is_as_written=condition.is_as_written,
+            few_bits=few_bits_at_peak(few_bit_kind(prepared.source.ir), report.alive),
             names=told_names(prepared.source.ir, prepared.graph),
             warnings=(*condition.warnings, *report.warnings),
         )
         if settings.conditions.may_be_alone and settings.family is None:
             asked_for = request_of(msgspec.structs.replace(settings, budget=WHOLE), "live")
             report = msgspec.structs.replace(report, ladder=ladder(prepared, platform, asked_for, work))
+        graph, source = prepared.graph, prepared.source.ir
+        rest = (graph, problem or platform.problem(), source.graph.name or "", source_nodes(source, graph))
         if request is None or settings.split == "off":
-            return report
+            return ModelSeen(report, *rest)
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
     reports = estimated_regions(regions, facts, prepared.graph)
-    return msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle)
+    return ModelSeen(msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle), *rest)
 
 
 def _inspected_plan(path: Path, settings: Settings) -> InspectReport:

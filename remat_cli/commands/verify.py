@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from remat_cli.base.errors import ConfigError, ModelError
-from remat_cli.base.files import sha256
+from remat_cli.base.files import atomic_write, check_target, sha256
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import with_picture
 from remat_cli.compiling.beyond import prepare_at_any
@@ -23,6 +23,7 @@ from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan, wri
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.elsewhere import VerifiedOn
+from remat_cli.core.values.resident import ProcessSeen
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
 from remat_cli.onnx_io.write.as_written import condition_of
@@ -30,6 +31,7 @@ from remat_cli.report.compile import VerifyReport
 from remat_cli.report.elsewhere import ElsewhereReport
 from remat_cli.report.file_report import FileReport
 from remat_cli.report.pictures.process_picture import process_svg
+from remat_cli.report.pictures.verify_trace import verify_trace
 from remat_cli.report.runs_on import guard_warnings
 from remat_cli.runtime.elsewhere.link import SCRIPT
 from remat_cli.runtime.sessions.session import runtime_version
@@ -70,8 +72,9 @@ def verify_beside(file: Path, original: Path, settings: Settings, progress: Prog
         ConfigError: a picture is asked for.
         ModelError: one of them cannot be used, or they do not belong together.
     """
-    if settings.svg is not None:
-        raise ConfigError("--svg: both processes are drawn of a plan only: give its PLAN.json")
+    if settings.svg is not None or settings.trace is not None:
+        asked = "--svg" if settings.svg is not None else "--trace"
+        raise ConfigError(f"{asked}: both processes are drawn of a plan only: give its PLAN.json")
     with work_folder(original, settings.work_dir, settings.memory_limit_bytes) as work:
         return _file_report(file, original, settings.conditions, (settings, progress), work)
 
@@ -93,8 +96,9 @@ def verify_on(
         ModelError: a file cannot be used, or is not what it should be.
         RematError: a place ended early, was silent, or lacks something.
     """
-    if settings.svg is not None:
-        raise ConfigError("--svg: processes are drawn where they are measured here: leave --svg out, or --on")
+    if settings.svg is not None or settings.trace is not None:
+        asked = "--svg" if settings.svg is not None else "--trace"
+        raise ConfigError(f"{asked}: processes are drawn where they are measured here: leave {asked} out, or --on")
     source, output, conditions, read = _original_of(file, original), file, settings.conditions, None
     if source is None:
         read = read_plan(file)
@@ -142,28 +146,39 @@ def _warned(found: tuple[VerifiedOn, ...]) -> Iterator[str]:
 def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:
     """Run the original and the rewritten model of a plan and compare them with what the plan promises.
 
-    With `svg` what both processes hold over time becomes a picture. Where the runtime optimises the original otherwise
-    than where the plan was made, its figures say nothing, and what the file says of itself is verified.
+    With `svg` what both processes hold over time becomes a picture, with `trace` a trace beside what was planned. Where
+    the runtime optimises the original otherwise than where the plan was made, its figures say nothing, and what the
+    file says of itself is verified.
 
     Raises:
         ModelError: the plan cannot be read, or the models it speaks of are gone or changed.
         MissingDependency: matplotlib is not installed.
     """
-    return with_picture(settings, plan, lambda: _verified(plan, settings, progress), _picture)
+    if settings.trace is not None:
+        check_target(settings.trace, sources=(plan,), overwrite=settings.force)
+    drawn = with_picture(
+        settings,
+        plan,
+        lambda: _verified(plan, settings, progress),
+        lambda report: process_svg(_process_of(report, "--svg")),
+    )
+    if settings.trace is not None:
+        atomic_write(settings.trace, verify_trace(read_plan(plan), _process_of(drawn, "--trace")))
+    return drawn
 
 
-def _picture(report: VerifyReport | FileReport) -> bytes:
-    """Draw what both processes hold over time.
+def _process_of(report: VerifyReport | FileReport, asked: str) -> ProcessSeen:
+    """What both processes held over time.
 
     Raises:
         ConfigError: they were not measured.
     """
     if isinstance(report, FileReport):
-        raise ConfigError(f"--svg: there is no picture, as {report.warnings[0]}")
+        raise ConfigError(f"{asked}: there is none, as {report.warnings[0]}")
     process = report.verification.process_seen
     if process is None or not process.traces:
-        raise ConfigError("--svg: resident memory is measured of verified plans for the CPU only, with --verify true")
-    return process_svg(process)
+        raise ConfigError(f"{asked}: resident memory is measured of verified plans for the CPU only, with --verify on")
+    return process
 
 
 def _verified(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:

@@ -40,8 +40,8 @@ def asked_in_vain(request: CompileRequest, refused: Refused, plain_bytes: int | 
     most = None if share is None else 100 * float(share)
     is_dear = most is not None and CHEAPEST_PERCENT in refused.answer.run.facts
     share_of = partial(_share, question.problem.memories[0].fixed_bytes, question.baseline.peak)
-    known = _known(kept_curve(refused.whole, request).curve(), share_of) if is_dear else ()
-    affordable = (each for each in known if most is not None and each.overhead_percent <= most)
+    known = _known(kept_curve(refused.whole, request).curve(), share_of) if refused.kind == "one_model" else ()
+    affordable = (each for each in known if most is None or each.overhead_percent <= most)
     return Asked(
         process_budget_bytes=request.process_budget_bytes,
         process_bytes=plain_bytes,

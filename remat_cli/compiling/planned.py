@@ -251,11 +251,13 @@ class Refused(Answered):
     """No plan that fits in the form in which it runs.
 
     `single` are the best plans on each device alone, where they were looked for. `weight_obstacle` says in one line
-    which weight is too large to page.
+    which weight is too large to page. `near` is a plan that fits but for a little of what its form needs: the answer
+    to a budget that is so much larger.
     """
 
     single: tuple[Reference, ...] = ()
     weight_obstacle: str | None = None
+    near: OneModel | None = None
 
     @property
     def kind(self) -> Kind:

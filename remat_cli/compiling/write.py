@@ -61,6 +61,8 @@ from remat_cli.splitting.tiles.build import reordered
 P = TypeVar("P", bound=Answered)
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 HOPELESS_SHARE = 1.05  # of the budget: what a plan takes of which no form is looked for
+MOST_GATES_BYTES = 1024  # that come on top of a share: of 11 MiB 72 bytes once cost 140 % more time
+NEAR_SHARE = 1.01  # of the budget: what a plan takes that is told to those who did not get it
 MOST_ORDERS = 3  # of a plan that is left to sessions
 MOST_HEEDED = 3  # plans that heed what sessions were seen to hold beside the plan before
 MOST_PASSES = 6  # of the optimiser, each answered by gates
@@ -71,7 +73,7 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
 
     Gates are live tensors of a few bytes, so a plan that uses the budget to the last byte may not survive them, and is
     then planned again for less. For `min` the budget becomes what the written model needs. A share is one of what
-    planning can change, so the few bytes that a form holds all the time come on top of it, and at 100 % those of gates.
+    planning can change, so the few bytes that a form holds all the time and those of gates come on top of it.
     """
 
     def build(found: BudgetAnswer, prepared: Prepared = planned.prepared) -> tuple[BudgetAnswer, WrittenModel]:
@@ -97,11 +99,19 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
     if written is None and first.plan is not None and first.question.asks_for_all:
         answer, written = build(first)
     if written is None:
-        return planned.refused(tidied(answer))
+        return replace(planned.refused(tidied(answer)), near=_near(planned, *begun[0]) if begun else None)
     found = replace(planned.as_model(written), answer=answer)
     may_grow = answer.question.least or answer.question.is_share
     is_grown = may_grow and written.least_budget_bytes > answer.question.budget_bytes
     return with_budget(found, written.least_budget_bytes) if is_grown else found
+
+
+def _near(planned: Answered, answer: BudgetAnswer, written: WrittenModel) -> OneModel | None:
+    """The first plan in its form, where that needs hardly more than the budget, as the answer to one that holds it."""
+    needed_bytes = written.least_budget_bytes
+    if answer.plan is None or needed_bytes > NEAR_SHARE * answer.question.budget_bytes:
+        return None
+    return with_budget(replace(planned.as_model(written), answer=answer), needed_bytes)
 
 
 def _heeding_layouts(
@@ -318,7 +328,11 @@ def _write(drawn: _Drawn) -> WrittenModel:
         target = prepared.conditions.target
         left = f"{LEFT}:{target}" if target else LEFT
         set_model_metadata(as_written.model, PORTABLE_KEY, "yes" if prepared.layout is None else left)
-    on_top_bytes = fixed_bytes if answer.question.is_share else 0
+    on_top_bytes = 0
+    if answer.question.is_share:
+        held_bytes = max(sessions.judged.plan.peak, sessions.default_session.peak_bytes)
+        gates_bytes = max(0, held_bytes - fixed_bytes - answer.known_plan.peak)
+        on_top_bytes = fixed_bytes + (gates_bytes if gates_bytes <= MOST_GATES_BYTES else 0)
     if answer.question.origin == "process" and found is not None and form is not None:
         on_top_bytes = fixed_bytes + sum(found.early[name] for name in form.early)
     return WrittenModel(

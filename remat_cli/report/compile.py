@@ -12,9 +12,9 @@ from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.told_names import ToldNames
 from remat_cli.core.values.verification import OneModelSeen, Verification
 from remat_cli.report.explain import LiveTensor, Recompute
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.shown import Shown
 from remat_cli.report.solution import SolutionReport, compile_exit_code, is_too_dear, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 from remat_cli.report.verdict import Need, Price, ReportVerdict, bits_of, session_need
@@ -32,6 +32,7 @@ JSON_ORDER = (
     "segments",
     "way",
     "output",
+    "data",
     "plan",
     "failed_output",
     "gated_output",
@@ -86,9 +87,9 @@ class _Told(Shown, msgspec.Struct, frozen=True, kw_only=True):
 class CompileReport(_Told, frozen=True, kw_only=True):
     """One compilation: a type for each kind of plan that can be asked for.
 
-    `output` and `plan` are None when nothing was written. `gated_output` is the plan as a model for sessions of the
-    user's own, where it is another one. `snippet` runs it, explained, and `one_line` in a line.
-    `runs_on` is where what was written runs.
+    `output` and `plan` are None when nothing was written, `data` where weights lie in no file beside it. `gated_output`
+    is the plan as a model for sessions of the user's own, where it is another one. `snippet` runs it, explained, and
+    `one_line` in a line. `runs_on` is where what was written runs.
 
     `asked` is what else was asked for, `stages` what each took, `names` are those by which people are told of ops and
     tensors. In JSON `fits`, `promises` and `verdict` stand beside the fields.
@@ -102,6 +103,7 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     solution: SolutionReport
     ops: int
     output: str | None = None
+    data: str | None = None
     plan: str | None = None
     failed_output: str | None = None
     gated_output: str | None = None
@@ -310,7 +312,9 @@ def delivery_lines(report: CompileReport, how: str, style: Style) -> list[str]:
     """Which files were written, and how to run them."""
     lines = []
     if report.output is not None and report.plan is not None:
-        lines += ["", f"model {report.output}", f"plan  {report.plan}"]
+        lines += ["", f"model {report.output}"]
+        lines += [] if report.data is None else [f"data  {report.data}, which the model needs beside it"]
+        lines += [f"plan  {report.plan}"]
         gated = "in the plan's order in any session that fuses no ops (ORT_ENABLE_BASIC)"
         lines += [] if report.gated_output is None else [f"gated {report.gated_output}, {gated}"]
     if report.failed_output is not None:

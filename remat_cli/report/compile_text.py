@@ -96,7 +96,7 @@ def _process_rows(report: OneModelReport) -> list[tuple[str, str]]:
     if process.original is not None:
         was_bytes = process.original.counted_bytes(with_mapped=process.with_mapped) + process.input_bytes
         text = f"{format_bytes(was_bytes)} -> {text}"
-    return [("process", f"{text}, measured: the most while loading, in the first run and in later ones")]
+    return [("process", f"{text} at most, measured (loading, first and later runs)")]
 
 
 def _live_text(report: OneModelReport, peak_bytes: int) -> str:
@@ -114,7 +114,7 @@ def _time_text(report: OneModelReport) -> str:
     seen, predicted = report.verification, f"{percent(report.solution.overhead_percent)} by prediction"
     if seen is None or seen.measured_overhead_percent is None:
         return f"{predicted}, not measured"
-    noise = f" ({seen.noise_told})" if seen.noise_told else ""
+    noise = f" ({seen.noise_told})" if seen.noise_told and seen.failures else ""  # else the verdict says it
     return f"{percent(seen.measured_overhead_percent)} measured{noise}, {predicted}"
 
 
@@ -192,22 +192,24 @@ def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
 
 def _reason_lines(report: OneModelReport, style: Style) -> list[str]:
     """What ended the search, what is proved, and what may help."""
-    solution = report.solution
+    solution, known = report.solution, report.asked.cheaper
     if solution.interrupted or is_too_dear(solution):
         lines = no_verdict_lines(solution, style)
-        if (known := report.asked.cheaper) is not None:
-            lines.append(f"--budget {known.share_percent}% is known to take {known.overhead_percent:+.0f} % time")
-        return lines
-    if solution.status == "infeasible":  # only a proof says that there is no plan
-        return _impossible_lines(solution, style)
-    return _not_found_lines(report, style)
+    elif solution.status == "infeasible":  # only a proof says that there is no plan
+        lines = _impossible_lines(solution, style)
+    else:
+        lines = _not_found_lines(report, style)
+    if known is not None:
+        lines = [*lines, f"--budget {known.share_percent}% is known to take {known.overhead_percent:+.0f} % time"]
+    return lines
 
 
 def _why_not_lines(report: OneModelReport, style: Style) -> list[str]:
     """Why there is no plan, in short."""
     lines = [*_reason_lines(report, style), *obstacle_lines(report.split_obstacle, report.regions)]
     if report.blocking_op is not None:
-        least = format_bytes(report.solution.floor_bytes)
+        split_floor = report.solution.floor_with_splitting_bytes  # of the model that the op is in
+        least = format_bytes(report.solution.floor_bytes if split_floor is None else split_floor)
         lines.append(f"in the way is {report.blocking_op}: while it runs, {least} must be there, in any order of ops")
     is_open = report.solution.interrupted or is_too_dear(report.solution)
     if not is_open and NEAREST_PROCESS not in report.solution.facts:

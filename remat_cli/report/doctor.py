@@ -6,7 +6,7 @@ import msgspec
 
 from remat_cli.base.errors import EXIT_ERROR
 from remat_cli.base.units import format_bytes
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Role, Style, columns
 

@@ -8,8 +8,8 @@ from remat_cli.base.errors import EXIT_ERROR
 from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.report.file_report import file_verdict, seen_lines
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style
 

@@ -8,9 +8,9 @@ from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.file_check import FileVerification
 from remat_cli.core.values.promises import MeasuredPromise, worst
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.process_text import pair_lines
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, percent
 from remat_cli.report.verdict import WHERE, Need, Price, ReportVerdict

@@ -15,6 +15,7 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.curve import LadderStep
 from remat_cli.core.values.family import told
+from remat_cli.core.values.few_bits import FewBits
 from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.profile import Profile, Reference, SessionForm
 from remat_cli.core.values.promises import Asked, Bounds, MeasuredPromise
@@ -35,13 +36,14 @@ from remat_cli.report.explain import (
     recomputes,
     step_name,
 )
+from remat_cli.report.few_bits import few_bits_lines
 from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.paging import PagingReport
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_chart
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
-from remat_cli.report.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
@@ -64,8 +66,9 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     of a model, of which nothing was promised), `unkept` says which of its predictions were not kept. In JSON `fits` and
     `verdict` stand beside the fields, by prediction but where a plan was verified; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
-    `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs. `names` are those by
-    which people are told of ops and tensors.
+    `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs. `few_bits` says of one
+    of int8, int4 or float16 what of that is alive is float32 all the same. `names` are those by which people are told
+    of ops and tensors.
     """
 
     exit_code: ClassVar[int] = EXIT_DONE
@@ -122,6 +125,7 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[MeasuredPromise, ...] = ()
     unkept: tuple[str, ...] = ()
     ladder: tuple[LadderStep, ...] = ()
+    few_bits: FewBits | None = None
     names: ToldNames = ToldNames()
 
     @property
@@ -284,7 +288,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     )
     if report.peak_op is not None:
         lines += ["", f"alive at the peak, step {report.peak_step} ({report.peak_op}):"]
-        lines += live_tensor_lines(report.alive, style)
+        lines += live_tensor_lines(report.alive, style) + few_bits_lines(report.few_bits)
     if report.workspace_bytes:
         lines += [f"  and {format_bytes(report.workspace_bytes)} of workspace inside {report.peak_op}"]
     if report.gate_bytes:
@@ -306,6 +310,7 @@ def _floor_rows(report: InspectReport, style: Style) -> list[list[str]]:
     return [["floor of whole ops", whole], ["floor with splitting", style.size(report.floor_with_splitting_bytes)]]
 
 
+HUNDREDTH = 2**20 / 100  # of a MiB
 SEARCHED = "the least is found by a search, `remat compile --budget min`"
 BOUNDED: dict[Bounds, str] = {"live": "of what is live at once", "process": "of the process"}
 
@@ -352,7 +357,9 @@ def ladder_lines(report: InspectReport) -> list[str]:
     ends = [f"no way is known below {format_bytes(least_bytes)}"]
     if report.floor_bytes:
         ends.append(f"proved impossible below {format_bytes(report.floor_bytes)} with whole ops")
-    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}"]
+    wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
+    way = f"  for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}", way]
 
 
 def _rules(report: InspectReport) -> list[ChartRule]:

@@ -9,7 +9,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.profile import LinkCost, Profile, Provenance
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 

@@ -8,7 +8,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.schedule.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span, Spill
 from remat_cli.core.values.promises import fits
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, duration, percent, plural
 

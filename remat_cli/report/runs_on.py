@@ -18,8 +18,8 @@ def runs_on_lines(runs_on: RunsOn | UnsetType | None) -> list[str]:
 
 
 def runs_on_rows(runs_on: RunsOn | UnsetType | None) -> list[tuple[str, str]]:
-    """The same as a word and what there is to say about it."""
-    return [("runs on", runs_on.where)] if runs_on else []
+    """The same, briefly, as a word and what there is to say about it."""
+    return [("runs on", runs_on.brief)] if runs_on else []
 
 
 def guard_warnings(runs_on: RunsOn | None) -> tuple[str, ...]:

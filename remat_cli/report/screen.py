@@ -26,7 +26,7 @@ def compile_screen(report: CompileReport, figures: Sequence[Row], cautions: Sequ
     seen = report.verification
     failures = () if seen is None else seen.failures
     rows = [*figures, *runs_on_rows(report.runs_on)]
-    files = [name for name in (report.output, report.plan, report.gated_output) if name is not None]
+    files = [name for name in (report.output, report.data, report.plan, report.gated_output) if name is not None]
     ways = [("files", ", ".join(files))] if files else []
     if report.one_line and report.exit_code == 0:
         ways.append(("run it", report.one_line))
@@ -57,12 +57,12 @@ def outputs_row(seen: Verification | None, reference: str) -> Row:
         return "outputs", "not compared: `remat verify` of the plan does that"
     if seen.outputs_identical:
         where = "" if seen.is_compared_everywhere else " where they were compared"
-        same = f"the same bits{where} as {reference}"
+        same = f"same bits{where} as {reference}"
     elif seen.are_outputs_kept:
         same = f"within tolerance of {reference}"
     else:
         same = f"NOT those of {reference}"
-    return "outputs", f"{same}; compared on ONNX Runtime {seen.runtime_version}"
+    return "outputs", f"{same}; ONNX Runtime {seen.runtime_version}"
 
 
 def _warnings(report: CompileReport, cautions: Sequence[str]) -> list[str]:

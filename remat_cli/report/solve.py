@@ -7,7 +7,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.report.compile_text import budget_line, nearest_bytes
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, SolutionReport
 from remat_cli.report.style import Style, columns, percent, plural
 

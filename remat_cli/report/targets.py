@@ -7,7 +7,7 @@ import msgspec
 
 from remat_cli.base.errors import EXIT_ERROR, EXIT_INPUT, EXIT_INTERRUPTED
 from remat_cli.report.compile import CompileReport
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_IMPOSSIBLE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns
 

@@ -7,7 +7,7 @@ from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.training import StepFacts
 from remat_cli.report.compile import CompileReport
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 

@@ -121,6 +121,8 @@ class Settings(
     output: Path | None = None
     plan: Path | None = None
     svg: Path | None = None
+    trace: Path | None = None
+    overlay: Path | None = None
     force: bool = False
     work_dir: Path | None = None
     cache_dir: Path = Path()
@@ -255,7 +257,7 @@ class Settings(
     @property
     def checks(self) -> Checks:
         """How a plan is verified."""
-        return Checks(self.verify, self.capped_run, self.svg is not None)
+        return Checks(self.verify, self.capped_run, self.svg is not None or self.trace is not None)
 
     @property
     def splits(self) -> SplitOptions:

@@ -14,6 +14,7 @@ from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
+from tests.chrome_rules import checked
 from tests.compiling.placed_plans import APART, Placed, place, prepared_model
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
@@ -62,8 +63,8 @@ def test_inputs_and_outputs_are_files(capsys, tmp_path, placed):
     with np.load(tmp_path / "y.npz") as outputs:
         assert set(outputs) == set(expected)
         assert all(outputs[name].tobytes() == expected[name].tobytes() for name in expected)
-    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert {event["ph"] for event in events} == {"M", "X", "C"}
+    events = checked((tmp_path / "t.json").read_bytes())
+    assert {event["ph"] for event in events} >= {"M", "X", "C"}
     assert remat(capsys, placed.path, *files)[0] == 2  # nothing is overwritten without --force
 
 

@@ -1,6 +1,7 @@
 """A plan is looked at under the budget that is asked for now, and words that would change nothing are refused."""
 
 import msgspec
+import onnx
 import pytest
 
 import remat_cli as remat
@@ -8,6 +9,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.core.files.plan_file import write_plan
 from remat_cli.core.values.resident import ProcessMemory
 from tests.report import samples
+from tests.splitting.quantised_models import dynamic_int8, encoder
 
 MIB = samples.MIB
 HELD = ProcessMemory(MIB, MIB, 20 * MIB, 20 * MIB, 0, 20 * MIB)  # with 1 MiB of inputs: 21 MiB
@@ -67,3 +69,11 @@ def test_a_process_that_a_plan_does_not_predict_is_not_judged(tmp_path):
     assert " live" in remat.inspect(tmp_path / "net.plan.json", budget="25MiB").verdict
     with pytest.raises(ConfigError, match="predicts no process"):
         remat.inspect(tmp_path / "net.plan.json", budget="25MiB", budget_scope="process")
+
+
+def test_a_model_in_dynamic_int8_says_why_that_did_not_help(tmp_path):
+    onnx.save(dynamic_int8(encoder(64)).model, tmp_path / "net.onnx")
+    report = remat.inspect(tmp_path / "net.onnx")
+    assert report.few_bits is not None
+    assert report.few_bits.kind == "int8"
+    assert 0 < report.few_bits.float_bytes <= report.few_bits.alive_bytes

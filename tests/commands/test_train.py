@@ -68,6 +68,7 @@ def test_with_a_budget_the_step_is_compiled_and_verified(net, capsys):
     assert verification["measured_peak_bytes"] == verification["predicted_peak_bytes"]
     assert verification["capped_run_ok"]
     assert Path("digits.train.remat.onnx").is_file()
+    assert not any("compiled before" in line for line in found["compiled"]["warnings"])
     phases = {op.get("phase", "none") for op in json.loads(Path("digits.train.plan.json").read_text())["graph"]["ops"]}
     assert phases == {"forward", "backward", "update"}
 

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.base.clock import SearchClock
 from remat_cli.base.progress import silent
 from remat_cli.compiling.search import loops as stage
 from remat_cli.compiling.search.loop import SplitTask
-from remat_cli.compiling.search.loops import Loops, Refusal
+from remat_cli.compiling.search.loops import Loops
+from remat_cli.compiling.search.rungs import Refusal
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.profile import without_costs
 from remat_cli.core.values.sizes import SizeFamily, SizeRange, number
@@ -48,7 +50,7 @@ def test_regions_of_a_ladder_share_no_op_whenever_they_are_asked_for(monkeypatch
         made.append(least_bytes)
         return [LoopRegion(number(1), set(range(len(made))))]
 
-    def windows_of(sized, least_bytes, taken):
+    def windows_of(sized, least_bytes, taken, *, again=False):
         return [LoopRegion(number(1), set(range(OPS)) - set(taken))]
 
     whole = planned(Status.NOT_FOUND)
@@ -100,7 +102,7 @@ def test_loops_that_hold_more_than_their_ops_are_left_out(attention):
         question=SimpleNamespace(baseline=SimpleNamespace(peak=whole.peak_bytes)), request=REQUEST, whole=None
     )
     loops = Loops(task)
-    loops.__dict__.update(sized=attention, _profile=profile)
+    loops.__dict__.update(sized=attention, _profile=profile, _clock=SearchClock())
     tiles = Tiling(8)
     found = loops._rung(regions, [tiles, tiles])
     assert found is not None

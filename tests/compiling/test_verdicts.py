@@ -15,7 +15,8 @@ from remat_cli.compiling.planned import Answered, OneModel, PlannedModel, Refuse
 from remat_cli.compiling.search import family as family_stage
 from remat_cli.compiling.search import splitter as splitter_stage
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial
-from remat_cli.compiling.search.loops import LoopCandidate, Loops, ladder_of
+from remat_cli.compiling.search.loops import LoopCandidate, Loops
+from remat_cli.compiling.search.rungs import ladder_of
 from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, without_splits
 from remat_cli.compiling.search.tensor_cap import CapSearch
 from remat_cli.compiling.search.tiles import Tiles

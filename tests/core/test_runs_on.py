@@ -60,3 +60,11 @@ def test_versions_are_compared_as_numbers():
     assert newest(["1.9", "1.26", "1.3"]) == "1.26"
     assert newest(["1.32.0", "1.31.1"]) == "1.32"
     assert newest(["1.33.0.dev20260101"]) == "1.33"
+
+
+def test_in_brief_it_says_all_but_what_was_tried():
+    runs_on = RunsOn("x86-64 with AVX-512", 16, "1.26", "1.16", "1.32", (), threads=2)
+    assert "tried up to 1.32" in runs_on.where
+    assert runs_on.brief == runs_on.where.replace(" (loads from 1.16, tried up to 1.32)", "")
+    asked = msgspec.structs.replace(runs_on, runtimes="1.24..1.32")
+    assert asked.brief == asked.where

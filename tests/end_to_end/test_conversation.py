@@ -10,6 +10,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from bench.decoder_models import Decoder as FourBits
+from bench.decoder_models import decoder as four_bits
 from remat_cli.cli import main
 
 LAYERS, HEADS, WIDTH, WORDS = 2, 4, 64, 200
@@ -89,17 +91,17 @@ class Decoder:
         self.op("Add", [source, back], made)
 
 
-def spoken(path, turns):
+def spoken(path, turns, given=("ids", "mask")):
     """What a conversation gives: each turn's words, with caches fed back."""
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [port.name for port in session.get_inputs() if port.name.startswith("past_")]
-    caches = {name: np.zeros((1, HEADS, 0, WIDTH // HEADS), np.float32) for name in names}
+    ports = [port for port in session.get_inputs() if port.name.startswith("past_")]
+    caches = {port.name: np.zeros((1, port.shape[1], 0, port.shape[3]), np.float32) for port in ports}
     dice, length, found = np.random.default_rng(7), 0, []
     for count in turns:
         length += count
-        feeds = {"ids": dice.integers(0, WORDS, (1, count)), "mask": np.ones((1, length), np.int64)}
+        feeds = dict(zip(given, (dice.integers(0, WORDS, (1, count)), np.ones((1, length), np.int64)), strict=True))
         scores, *longer = session.run(None, feeds | caches)
-        told = [port.name.replace("present", "past") for port in session.get_outputs()[1:]]
+        told = [port.name for port in ports]
         caches = dict(zip(told, longer, strict=True))
         found.append(scores)
     return [*found, *caches.values()]
@@ -120,6 +122,18 @@ def test_a_conversation_from_its_first_word_to_its_last(tmp_path, capsys, total,
         assert whole.tobytes() == lean.tobytes()
     sizes = ["--dim", "past=0", "--dim", "seq=9", *words]
     assert main(["verify", str(made), "--original", str(path), *sizes]) == 0
+
+
+@pytest.mark.slow
+def test_a_conversation_with_a_decoder_of_four_bits(tmp_path, capsys):
+    sizes = FourBits("seq", "past", "total", "total", width=128, heads=8, shared=4, inner=512, words=WORDS)
+    path, made = tmp_path / "decoder.onnx", tmp_path / "small.onnx"
+    onnx.save(four_bits(sizes).model, path)
+    command = ["compile", str(path), *SIZES[2:], "--dim", "total=past+seq", "--budget", "80%", "-o", str(made)]
+    assert main([*command, "--max-overhead", "1000%"]) == 0, capsys.readouterr()
+    turns, given = (100, 1, 1, 64, *[1] * 128), ("input_ids", "attention_mask")
+    for whole, lean in zip(spoken(path, turns, given), spoken(made, turns, given), strict=True):
+        assert whole.tobytes() == lean.tobytes()
 
 
 @pytest.mark.slow

@@ -232,3 +232,20 @@ def test_bounds_that_may_be_computed_already_and_forms_that_are_gone_are_left():
     assert with_computed_bounds(new, graph_of(new)) is new
     gone = model("BatchNormalization", 7, [np.ones(4, np.float32)] * 4, spatial=0)
     assert with_computed_bounds(gone, graph_of(gone)) is None
+
+
+def test_numbers_that_became_inputs_have_the_type_of_what_is_clipped_where_the_model_does_not_say_it():
+    """The runtime's optimiser leaves types out of what it writes; shapes and types of a run say them."""
+    nodes = [helper.make_node("Relu", ["x"], ["r"], "r"), helper.make_node("Clip", ["r"], ["c"], "c", min=0.0, max=6.0)]
+    nodes.append(helper.make_node("Relu", ["c"], ["y"], "y"))
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "g", ports[:1], ports[1:]), opset_imports=[helper.make_opsetid("", 9)], ir_version=4
+    )
+    model = ir.from_proto(proto)
+    seen = tuple(Tensor(name, "float", (2, 3), 24) for name in ("x", "r", "c", "y"))
+    newer = raise_opset(model, 13, Graph((), seen, ()))
+    assert newer is not None
+    clip = next(node for node in newer.graph if node.op_type == "Clip")
+    assert [value.const_value.numpy().tolist() for value in clip.inputs[1:]] == [0.0, 6.0]
+    assert {value.const_value.dtype for value in clip.inputs[1:]} == {ir.DataType.FLOAT}

@@ -84,8 +84,16 @@ def test_a_name_that_is_not_known_stays():
     assert told_names(source(), Graph((Op("own", "Mul", (), (0,)),), (Tensor("t", "float", (1,), 4, 0),), ())).ops == {}
 
 
+def test_what_the_runtime_makes_of_several_nodes_is_told_by_the_one_that_it_names():
+    graph = Graph((Op("join/SplitFusion", "Split", (), (0,)),), (Tensor("split_token_3", "float", (1,), 4, 0),), ())
+    names = told_names(source(), graph)
+    assert names.op("join/SplitFusion") == "join"
+    assert names.tensor("split_token_3") == "part 1 of join"
+
+
 def test_tiles_and_parts_are_told_by_what_they_are_part_of():
     names = ToldNames({"a_nchwc": "enc.1 (Conv)"}, {"t_1": "relu"})
     assert names.op("a_nchwc/tile_3") == "enc.1 (Conv), tile 3"
     assert names.tensor("t_1/tile_1/tail/cut") == "relu, tile 1 tail cut"
-    assert names.op("other/tile_3") == "other/tile_3"
+    assert names.op("other/tile_3") == "other, tile 3"
+    assert names.op("other/conv") == "other/conv"

@@ -9,7 +9,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from remat_cli.onnx_io.read.load import DimBindings, load
 from remat_cli.onnx_io.read.told_inputs import REDUCTIONS, told_inputs
+from remat_cli.runtime.sessions.feeds import make_feeds
 
 X = (2, 3, 4, 4)
 NAMES = {TensorProto.INT64: np.int64, TensorProto.FLOAT: np.float32, TensorProto.INT32: np.int32}
@@ -103,3 +105,52 @@ def test_a_shape_is_found_behind_a_cast():
     told, found = run(onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
     assert told["s"].tolist() == [8, 12]
     assert (told["s"].dtype, found.shape) == (np.int32, (8, 12))
+
+
+def decoder(length: int | str = 5) -> onnx.ModelProto:
+    """Attention whose lengths are sums of a mask, as builders of language models write it."""
+    sizes = {
+        "q": [2, length, 16],
+        "k": [2, length, 8],
+        "v": [2, length, 8],
+        "past_k": [2, 1, 0, 8],
+        "past_v": [2, 1, 0, 8],
+    }
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["numbers"], to=I32),
+        helper.make_node("ReduceSum", ["numbers", "axis"], ["sum"], keepdims=0),
+        helper.make_node("Sub", ["sum", "one"], ["last"]),
+        helper.make_node("Shape", ["mask"], ["shape"], start=1),
+        helper.make_node("Cast", ["shape"], ["total"], to=I32),
+        helper.make_node(
+            "GroupQueryAttention",
+            [*sizes, "last", "total"],
+            ["y", "made_k", "made_v"],
+            domain="com.microsoft",
+            num_heads=2,
+            kv_num_heads=1,
+        ),
+    ]
+    ports = [helper.make_tensor_value_info(name, F32, shape) for name, shape in sizes.items()]
+    ports.append(helper.make_tensor_value_info("mask", I64, [2, length]))
+    made = [helper.make_tensor_value_info(name, F32, None) for name in ("y", "made_k", "made_v")]
+    constants = [
+        onnx.numpy_helper.from_array(np.array([1], kind), name) for name, kind in (("axis", "i8"), ("one", "i4"))
+    ]
+    graph = helper.make_graph(nodes, "decoder", ports, made, constants)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def test_masks_that_are_counted_are_ones():
+    told, made = run(decoder())
+    assert told["mask"].tolist() == [[1] * 5] * 2
+    assert made.shape == (2, 5, 16)
+
+
+def test_masks_that_are_counted_are_ones_at_every_size(tmp_path):
+    onnx.save(decoder("length"), tmp_path / "decoder.onnx")
+    source = load(tmp_path / "decoder.onnx", DimBindings({"length": 3}, {}))
+    specs = source.inputs_at({"length": 7})
+    assert make_feeds(specs, 0)["mask"].tolist() == [[1] * 7] * 2
+    assert [spec.name for spec in specs if spec.is_counted] == ["mask"]

@@ -7,6 +7,7 @@ import pytest
 
 from remat_cli.core.schedule.problem import NO_BUDGET
 from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.curve import LadderStep
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.report.inspection import inspect_model, inspect_plan
@@ -110,3 +111,10 @@ def test_mapped_weights_are_no_part_of_a_process_that_is_below_the_floor():
     report = model_under(8 * MIB, "8MiB", asked=asked, process=WEIGHTS, split_obstacle="op 'x' is large")
     assert report.floor_bytes > 8 * MIB
     assert "may find a plan" in report.verdict
+
+
+def test_a_ladder_ends_with_what_to_type():
+    ladder = (LadderStep(5 * 2**20 + 1, 2.0), LadderStep(3 * 2**20, 9.0, True))
+    report = msgspec.structs.replace(samples.inspect_report(), path="net.onnx", kind="model", ladder=ladder)
+    text = "\n".join(report.lines(Style()))
+    assert "for one of them: remat compile net.onnx --budget-scope live --budget 5.01MiB" in text

@@ -111,6 +111,19 @@ def test_a_screen_says_how_many_warnings_it_leaves_out():
     assert f"{21 - shown} warnings more: this command with -v" in text  # with the note of its verification
 
 
+def test_what_is_wrong_and_how_sure_that_is_stands_on_the_screen_where_the_verdict_has_no_room_for_it():
+    seen = msgspec.structs.replace(samples.verification(outputs_identical=False), time_noise=TimeNoise(40.0, 2.0, 1.0))
+    text = render_text(samples.compile_report(seen), SCREEN)
+    assert text.startswith("NOT KEPT: the outputs differ from the original's")
+    assert text.count(seen.noise_told) == 1
+
+
+def test_a_file_of_weights_is_named_beside_the_model():
+    report = msgspec.structs.replace(samples.compile_report(), data="net.remat.onnx.data")
+    assert "files    net.remat.onnx, net.remat.onnx.data, net.plan.json\n" in render_text(report, SCREEN)
+    assert "data  net.remat.onnx.data, which the model needs beside it\n" in render_text(report, Style())
+
+
 def test_notes_on_how_it_was_checked_are_not_warned_of():
     seen = msgspec.structs.replace(samples.verification(), notes=("weak", "caps"), notes_on_caps=("caps",))
     text = render_text(msgspec.structs.replace(samples.compile_report(seen), warnings=("weak", "caps")), SCREEN)

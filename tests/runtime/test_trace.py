@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from remat_cli.runtime.observe.trace import MEASURED, PLANNED, chrome_trace
+from tests.chrome_rules import checked
 from tests.commands.run_samples import PROGRAM, RECORD, SEEN
 
 
@@ -25,7 +27,7 @@ def test_every_event_has_what_viewers_need(events):
         elif event["ph"] == "C":
             assert all(isinstance(number, int) for number in event["args"].values())
         else:
-            assert event["ph"] == "M"
+            assert event["ph"] in "Msf"
 
 
 def test_tracks_are_devices_and_links(events):
@@ -60,3 +62,29 @@ def test_counters_are_total_bytes(events):
     assert ("memory cpu", PLANNED, 0.0, 140) in counters
     assert ("memory cpu", MEASURED, 0.1, 100 + 45) in counters
     assert ("memory node1", MEASURED, 5.2, 10 + 16) in counters
+
+
+def test_it_keeps_the_rules_of_the_format():
+    checked(chrome_trace(PROGRAM, RECORD, SEEN))
+
+
+def test_arrows_lead_to_a_copy_and_on_to_who_reads_it(events):
+    arrows = [(e["pid"], e["ph"], e["ts"]) for e in events if e["name"] == "copy" and e["ph"] in "sf"]
+    assert arrows == [
+        *((PLANNED, *end) for end in (("s", 1.5), ("f", 3.0), ("s", 3.5), ("f", 4.0))),
+        *((MEASURED, *end) for end in (("s", 2.55), ("f", 5.2), ("s", 5.7), ("f", 6.3))),
+    ]
+
+
+def test_ops_that_run_again_and_what_is_held_meanwhile():
+    first, _, last = PROGRAM.actions
+    again = msgspec.structs.replace(
+        last, planned_ops_ns={"a/remat_1": (4000, 5000), "c": (5000, 6000)}, planned_ops_bytes={"a/remat_1": 7, "c": 8}
+    )
+    program = msgspec.structs.replace(PROGRAM, actions=(first, _, again))
+    events = checked(chrome_trace(program, RECORD, SEEN))
+    assert [e["ts"] for e in events if e["name"] == "run again"] == [0.5, 4.0]
+    held = [
+        (e["ts"], e["args"]["bytes"]) for e in events if e["ph"] == "C" and e["name"] == "memory cpu" and e["pid"] == 1
+    ]
+    assert held == [(0.0, 140), (3.0, 116), (4.0, 7), (5.0, 8)]

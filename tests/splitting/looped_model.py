@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from remat_cli.compiling.search.family_dims import small_sizes
 from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.splitting.loops.batch_regions import find_batches
@@ -26,7 +27,7 @@ from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_regions import find_windows
-from remat_cli.splitting.recast.dynamic_sizes import with_ranges_apart
+from remat_cli.splitting.recast.apart_sizes import with_ops_apart
 from remat_cli.splitting.tiles.view import view_model
 from tests.helpers import observe, to_bytes
 
@@ -42,6 +43,7 @@ class LoopedModel:
     least_bytes: int = 0
     along_batch: bool = False
     along_fixed: bool = False
+    skips_again: bool = False
 
     @cached_property
     def named(self) -> ir.Model:
@@ -80,7 +82,8 @@ class LoopedModel:
         picked = with_shifts_as_picks(lean, dims, self.family, most, large)
         dims |= picked.dims
         graph = graphs[0][1] if picked.model is self.named else self._graph_at(picked.model, most)
-        apart = with_ranges_apart(view_model(picked.model, graph, 1), dims, least_bytes=1)
+        costs = {op.name: OpCost(op.name, 1, workspace_bytes=1) for op in graph.ops}
+        apart = with_ops_apart(view_model(picked.model, graph, 1), dims, costs, least_bytes=1)
         dims |= apart.dims
         opened = with_open_shapes(apart.model, dims, self.family, large)
         graph = graph if opened.model is picked.model else self._graph_at(opened.model, most)
@@ -94,7 +97,8 @@ class LoopedModel:
         loops = find_loops(self.sized, self.least_bytes, fixed=self.along_fixed)
         if self.along_fixed:
             return loops
-        return [*loops, *find_windows(self.sized, self.least_bytes, {op for region in loops for op in region.ops})]
+        taken = {op for region in loops for op in region.ops}
+        return [*loops, *find_windows(self.sized, self.least_bytes, taken, again=self.skips_again)]
 
     @property
     def cut(self) -> set[str]:

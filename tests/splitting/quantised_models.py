@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,7 @@ def encoder(length: int = 256, width: int = 32, heads: int = 2, blocks: int = 1,
     shape = [1, length, width]
     value = sketch.input("x", shape)
     for _ in range(blocks):
-        value = _normalised(sketch, _attended(sketch, value, heads, shape), shape)
-        inner = [1, length, 4 * width]
-        wide = _linear(sketch, value, inner)
-        scaled = sketch.add("Div", [wide, sketch.constant(np.array(np.sqrt(2), np.float32))], inner)
-        bent = sketch.add(
-            "Add",
-            [sketch.add("Erf", [scaled], inner), sketch.constant(np.array(1, np.float32))],
-            inner,
-        )
-        wide = sketch.add("Mul", [sketch.add("Mul", [wide, bent], inner), sketch.constant(np.float32([0.5]))], inner)
-        value = sketch.add("Add", [value, _linear(sketch, wide, shape)], shape)
-        value = _normalised(sketch, value, shape)
+        value = fed_forward(sketch, normalised(sketch, attended(sketch, value, heads, shape), shape), shape)
     return sketch.sample([sketch.add("GlobalAveragePool", [value], [1, length, 1])], opset)
 
 
@@ -56,7 +45,7 @@ def recogniser(height: int = 64, width: int = 48, channels: int = 16, groups: in
         )
         value, read = sketch.add("Relu", [value], shape), made
     value = sketch.add("Transpose", [value], [1, height, width, read], perm=[0, 2, 3, 1])
-    return sketch.sample([_linear(sketch, value, [1, height, width, 8])], opset)
+    return sketch.sample([linear(sketch, value, [1, height, width, 8])], opset)
 
 
 def dynamic_int8(sample: Sample, **how: Any) -> Sample:
@@ -88,28 +77,42 @@ def one_op(op_type: str, domain: str, x: np.ndarray, weights: Mapping[str, Any],
     return Sample(helper.make_model(graph, opset_imports=imports, ir_version=8), {"x": x})
 
 
-def _linear(sketch: Sketch, value: str, shape: list[int]) -> str:
+def fed_forward(sketch: Sketch, value: str, shape: list[int]) -> str:
+    """A part four times as wide, added to what it reads and brought to mean and deviation."""
+    inner = [*shape[:-1], 4 * shape[-1]]
+    wide = linear(sketch, value, inner)
+    scaled = sketch.add("Div", [wide, sketch.constant(np.array(np.sqrt(2), np.float32))], inner)
+    bent = sketch.add("Add", [sketch.add("Erf", [scaled], inner), sketch.constant(np.array(1, np.float32))], inner)
+    wide = sketch.add("Mul", [sketch.add("Mul", [wide, bent], inner), sketch.constant(np.float32([0.5]))], inner)
+    return normalised(sketch, sketch.add("Add", [value, linear(sketch, wide, shape)], shape), shape)
+
+
+def linear(sketch: Sketch, value: str, shape: list[int]) -> str:
+    """A product with a matrix, and a bias."""
     weights = sketch.weight(sketch.shapes[value][-1], shape[-1], scale=0.2)
     return sketch.add("Add", [sketch.add("MatMul", [value, weights], shape), sketch.weight(shape[-1])], shape)
 
 
-def _normalised(sketch: Sketch, value: str, shape: list[int]) -> str:
+def normalised(sketch: Sketch, value: str, shape: list[int]) -> str:
+    """Each line with mean and deviation of its own."""
     return sketch.add("LayerNormalization", [value, sketch.weight(shape[-1]), sketch.weight(shape[-1])], shape, axis=-1)
 
 
-def _attended(sketch: Sketch, value: str, heads: int, shape: list[int]) -> str:
-    """Attention in plain ops, with what it reads added to it."""
-    length, width = shape[1:]
+def attended(sketch: Sketch, value: str, heads: int, shape: list[int], more: Callable[..., str] | None = None) -> str:
+    """Attention in plain ops, with what it reads added to it; `more` changes scores, of queries and keys."""
+    items, length, width = shape
     apart = sketch.constant(np.array([0, 0, heads, width // heads]))
     parts = []
     for turn in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)):
-        split = [1, length, heads, width // heads]
-        part = sketch.add("Reshape", [_linear(sketch, value, shape), apart], split)
+        split = [items, length, heads, width // heads]
+        part = sketch.add("Reshape", [linear(sketch, value, shape), apart], split)
         parts.append(sketch.add("Transpose", [part], [split[axis] for axis in turn], perm=turn))
-    square = [1, heads, length, length]
-    scores = sketch.add("Softmax", [sketch.add("MatMul", parts[:2], square)], square, axis=-1)
-    inner = [1, heads, length, width // heads]
+    square = [items, heads, length, length]
+    scores = sketch.add("MatMul", parts[:2], square)
+    scores = scores if more is None else more(scores, *parts[:2])
+    scores = sketch.add("Softmax", [scores], square, axis=-1)
+    inner = [items, heads, length, width // heads]
     found = sketch.add("MatMul", [scores, parts[2]], inner)
-    found = sketch.add("Transpose", [found], [1, length, heads, width // heads], perm=[0, 2, 1, 3])
+    found = sketch.add("Transpose", [found], [items, length, heads, width // heads], perm=[0, 2, 1, 3])
     found = sketch.add("Reshape", [found, sketch.constant(np.array([0, 0, width]))], shape)
-    return sketch.add("Add", [value, _linear(sketch, found, shape)], shape)
+    return sketch.add("Add", [value, linear(sketch, found, shape)], shape)

@@ -473,3 +473,39 @@ def test_lists_of_tiles_are_joined_one_after_the_other(tmp_path, parts):
     foretold = LoopEstimate(small.sized, [region], [Tiling(8)], costs).peak_bytes
     assert foretold == (parts + 1) * small.sized.sizes[names[0]]
     assert foretold <= held[0] <= foretold + SMALL_VALUES
+
+
+def skipping(scales: int) -> Make:
+    """Down by pools, a share for each channel of the least, which is one of all of it, and up again beside skips."""
+
+    def make(build: Build) -> str:
+        made, skips, channels = "x", [], 3
+        for _ in range(scales):
+            made, channels = build.op("Relu", build.conv(made, 8, channels)), 8
+            skips.append(made)
+            made = build.op("MaxPool", made, kernel_shape=[2, 2], strides=[2, 2])
+        made = build.op("Mul", made, build.op("Sigmoid", build.op("GlobalAveragePool", made)))
+        for skip in reversed(skips):
+            scaled = build.weight([1, 1, 2, 2], np.float32)
+            made = build.op("Resize", made, "", scaled, mode="nearest", coordinate_transformation_mode="asymmetric")
+            made = build.op("Relu", build.conv(build.op("Concat", skip, made, axis=1), 8, 16))
+        return build.conv(made, 2, 8)
+
+    return make
+
+
+@pytest.mark.parametrize("scales", [1, 2])
+def test_skip_connections_are_made_again_where_they_are_read_so_that_none_is_whole(scales):
+    build = Build()
+    model, family = build.model((1, 3, "h", "w"), skipping(scales)(build)), SizeFamily(STEPS)
+    kept, again = (LoopedModel(model, family, 4 * 8 * 96 * 40 // 4, skips_again=each) for each in (False, True))
+    assert not any(region.copies for region in kept.regions)
+    (late,) = (region for region in again.regions if region.copies)
+    assert late.copies <= set().union(*(region.own for region in again.regions))
+    costs = without_costs(op.name for op in again.sized.view.graph.ops)
+    peaks = [
+        LoopEstimate(each.sized, each.regions, [Tiling(4)] * len(each.regions), costs).peak_bytes
+        for each in (kept, again)
+    ]
+    assert peaks[1] <= peaks[0] - again.sized.sizes["t1"]
+    again.check([{"h": 96, "w": 40}, {"h": 8, "w": 8}, {"h": 64, "w": 16}, {"h": 96, "w": 40}, {"h": 24, "w": 32}], 4)

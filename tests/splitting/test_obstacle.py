@@ -9,6 +9,7 @@ import numpy as np
 
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
+from remat_cli.core.values.told_names import ToldNames
 from remat_cli.splitting.bands.band_search import BandSearch
 from remat_cli.splitting.tiles.obstacle import explain, is_cuttable
 from remat_cli.splitting.tiles.search import SplitLimits
@@ -128,3 +129,16 @@ def test_a_norm_that_can_be_taken_apart_is_no_proof():
     norm = next(i for i, op in enumerate(case.view.graph.ops) if op.op_type == "InstanceNormalization")
     assert is_cuttable(case.view, norm)
     assert explain(case.timeline, None, norm, MAP_BYTES) is None
+
+
+def test_ops_and_tensors_are_told_as_the_user_knows_them():
+    case = case_of(
+        lambda sketch, x: sketch.add("ReduceMean", [conv(sketch, x)], (1, 1, 1, 1), axes=[0, 1, 2, 3], keepdims=1)
+    )
+    mean = next(op for op in case.view.graph.ops if op.op_type == "ReduceMean")
+    number = case.view.graph.ops.index(mean)
+    names = ToldNames({mean.name: "head.pool"}, {case.view.graph.tensors[mean.inputs[0]].name: "features"})
+    found = explain(case.timeline, None, number, MAP_BYTES - 1, names=names)
+    assert found is not None
+    assert "'features' (16.00 KiB)" in found.text
+    assert "op 'head.pool' (ReduceMean)" in found.text

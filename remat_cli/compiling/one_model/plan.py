@@ -64,8 +64,9 @@ def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, pr
     tiles = Tiles(task)
     if (most := request.splits.max_tensor_bytes) is not None and mode != "off" and inside_above(prepared.graph, most):
         return plan_capped(tiles, most)
-    if isinstance(whole, OneModel) and mode != "max":
-        known.keep(whole)
+    kept = whole.near if isinstance(whole, Refused) else whole
+    if kept is not None and mode != "max":
+        known.keep(kept)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
     return plan_split(tiles)

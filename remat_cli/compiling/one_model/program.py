@@ -35,6 +35,7 @@ def whole_program(read: PlanFile, path: Path) -> Program:
         workspace_bytes=workspace,
         planned_ns=(0, read.solved.time_ns),
         planned_ops_ns=dict(zip(_ops(read), timeline(read.problem(), read.schedule), strict=True)),
+        planned_ops_bytes=dict(zip(read.promise.order, read.promise.memory_bytes, strict=True)),
         planned_bytes=(read.promise.peak_bytes,),
     )
     return Program(

@@ -121,7 +121,7 @@ class KnownPlans:
             self.kept.note(self.asked)
 
     def keep(self, found: OneModel) -> None:
-        """Put a plan of whole ops on the curve."""
+        """Put a plan of whole ops on the curve, whatever budget it is for."""
         if self.is_kept:
             keep_plan(found, self.task.request)
 

@@ -27,6 +27,7 @@ from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.search.family_dims import dims_of_all
 from remat_cli.compiling.search.family_loops import prepare_loops
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial, Tighter
+from remat_cli.compiling.search.rungs import Refusal, Rung, RungLadder, ladder_of
 from remat_cli.compiling.search.split_model import profile_split, with_sequences
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
@@ -51,10 +52,11 @@ from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.short_sizes import short_sizes
+from remat_cli.splitting.loops.turns import without_turns
 from remat_cli.splitting.loops.window_bits import window_refusal
 from remat_cli.splitting.loops.window_estimate import halo_percent
 from remat_cli.splitting.loops.window_regions import find_windows
-from remat_cli.splitting.recast.dynamic_sizes import with_ranges_apart
+from remat_cli.splitting.recast.apart_sizes import with_ops_apart
 from remat_cli.splitting.recast.taken_branches import with_taken_branches
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
@@ -68,42 +70,6 @@ FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
 THREADS = 8  # parts have the bits of the whole with so many, or with as many as there are
-
-
-@dataclass(frozen=True)
-class Rung:
-    """Regions in loops, their tiles, and what is held at the largest sizes by estimate.
-
-    `extra_ns` is by how much longer it takes, by estimate: what tiles cost.
-    """
-
-    regions: tuple[LoopRegion, ...]
-    tilings: tuple[Tiling, ...]
-    peak_bytes: int
-    extra_ns: int
-
-
-@dataclass(frozen=True)
-class RungLadder:
-    """The same regions in ever more tiles.
-
-    `others` finds regions around fewer ops, for where tiles of some of these are refused. `known` are the rungs that
-    were looked at, by the rows of each region's tiles.
-    """
-
-    regions: Sequence[LoopRegion]
-    others: Iterator[list[LoopRegion]] = field(default_factory=lambda: iter(()))
-    known: dict[tuple[int | None, ...], Rung | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Tiles of a region whose bits are not proved: an op of it, and a size, of which they may be others."""
-
-    region: LoopRegion
-    tiling: Tiling
-    op: int
-    sizes: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -225,11 +191,13 @@ class Loops:
         most = prepared.conditions.dims
         flat = without_flattening(lean, dims, prepared.facts.types, most)
         dims, types = {**dims, **flat.dims}, {**prepared.facts.types, **flat.types}
-        picked = with_shifts_as_picks(flat.model, dims, self._family, most, large)
+        straight = without_turns(flat.model, dims, types)
+        dims, types = {**dims, **straight.dims}, {**types, **straight.types}
+        picked = with_shifts_as_picks(straight.model, dims, self._family, most, large)
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
             large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
         dims, types = {**dims, **picked.dims}, {**types, **picked.types}
-        apart = with_ranges_apart(self._view(picked.model, types), dims, int(least_bytes))
+        apart = with_ops_apart(self._view(picked.model, types), dims, self._known_costs, int(least_bytes))
         dims, types = {**dims, **apart.dims}, {**types, **apart.types}
         opened = with_open_shapes(apart.model, dims, self._family, large)
         types = {**types, **opened.types}
@@ -239,7 +207,7 @@ class Loops:
         view = view if tabled is view.model else self._view(tabled, types)
         with self.task.clock.running():
             told = known_dims(prepared.reference, prepared.graph, prepared.conditions)
-        return SizedView(view, {**dims, **opened.dims}, self._clock.look, told)
+        return SizedView(view, {**dims, **opened.dims}, self._clock.look, told, apart.costs)
 
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]]) -> ModelView:
         prepared, threads = self.task.whole.prepared, op_threads(self.task.request.conditions)
@@ -249,10 +217,15 @@ class Loops:
     @cached_property
     def _profile(self) -> Profile:
         """What its ops cost as they are."""
-        whole = self.task.whole
-        costs = {op.name: cost for op, cost in zip(whole.prepared.graph.ops, whole.profile.ops, strict=True)}
+        costs = {**self._known_costs, **self.sized.costs}
         ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in self.sized.view.graph.ops)
-        return msgspec.structs.replace(whole.profile, ops=ops)
+        return msgspec.structs.replace(self.task.whole.profile, ops=ops)
+
+    @property
+    def _known_costs(self) -> dict[str, OpCost]:
+        """What ops of the whole model cost, by name."""
+        whole = self.task.whole
+        return {op.name: cost for op, cost in zip(whole.prepared.graph.ops, whole.profile.ops, strict=True)}
 
     @property
     def rungs(self) -> list[Rung]:
@@ -350,6 +323,9 @@ class Loops:
             if windows:
                 fewer = self._around_fewer(loops, windows, partial(find_windows, sized, least_bytes))
                 yield RungLadder([*loops, *windows], fewer)
+            again = find_windows(finding, least_bytes, _ops_of(loops), again=True) if windows else []
+            if any(region.copies for region in again):
+                yield RungLadder([*loops, *again])
         # along lengths that do not vary, for tensors that are large even at one position of each that does
         names = [name for name in sized.makers if sized.part_bytes(name) >= LEAST_SHARE * peak]
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
@@ -393,7 +369,7 @@ class Loops:
         """
         pairs = [(region, tiling) for region, tiling in zip(regions, chosen, strict=True) if tiling is not None]
         best: Rung | None = None
-        while pairs:
+        while pairs and not (best is not None and self._clock.is_over):
             kept, tilings = zip(*pairs, strict=True)
             estimate = LoopEstimate(self.sized, kept, tilings, self._profile)
             rung = Rung(kept, tilings, estimate.peak_bytes, estimate.extra_ns)
@@ -543,15 +519,6 @@ class Loops:
 
     def _length(self, region: LoopRegion) -> int:
         return region.length.at(self.task.request.conditions.dims)
-
-
-def ladder_of(rungs: Sequence[Rung]) -> list[Rung]:
-    """Of rungs those of which no other one holds no more and takes no longer; they hold ever less."""
-    found: list[Rung] = []
-    for rung in sorted(rungs, key=lambda each: (each.peak_bytes, each.extra_ns)):
-        if not found or rung.extra_ns < found[-1].extra_ns:
-            found.append(rung)
-    return found[::-1]
 
 
 @dataclass(frozen=True)

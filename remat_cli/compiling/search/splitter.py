@@ -10,6 +10,7 @@ from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
 from remat_cli.onnx_io.read.interface import has_op
+from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.splitting.tiles.obstacle import SplitObstacle
 
 MADE_BY_RUNTIME = "the model has no such op: the runtime made it of others, which may well be cut"
@@ -58,7 +59,8 @@ def without_splits(tiles: Tiles) -> OneModel | Refused:
 def _obstacle(tiles: Tiles) -> SplitObstacle | None:
     """What stands in the way; an op that the runtime made of the model's ops is no proof against the model."""
     whole, view = tiles.task.whole, tiles.proposer.timeline.view
-    found = tiles.proposer.obstacle(whole.answer.run.floor.op, tiles.free_bytes)
+    names = told_names(whole.prepared.source.ir, whole.prepared.graph)
+    found = tiles.proposer.obstacle(whole.answer.run.floor.op, tiles.free_bytes, names)
     if found is None or found.op is None or has_op(whole.prepared.source.ir, view.nodes[found.op]):
         return found
     text = f"{found.text}; {MADE_BY_RUNTIME}" if found.is_of_ops else found.text

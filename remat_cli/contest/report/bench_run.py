@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.style import Style, lines_of
 
 Flat = TypeVar("Flat", bound=msgspec.Struct)

@@ -10,12 +10,14 @@ from remat_cli.core.values.spill import DISK, SpillKind, spill_name
 class InputSpec(msgspec.Struct, frozen=True):
     """One tensor that the caller feeds.
 
-    `dtype` is ONNX Runtime's name of the element type (`float`, `int64`, ...); `shape` is in elements.
+    `dtype` is ONNX Runtime's name of the element type (`float`, `int64`, ...); `shape` is in elements. `is_counted`: a
+    mask of tokens that the model counts, so that only ones are as many as there are.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    is_counted: bool = False
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -78,7 +80,8 @@ class SessionAction(msgspec.Struct, frozen=True, tag="session"):
 
     `host_ops` are those of its ops that run on the host, as device `host_device`, and read `host_weights`; the runtime
     copies by itself then. `workspace_bytes` is by op. `planned_ns` (start and end) and `planned_bytes` (the most that
-    each memory holds meanwhile) are what the plan says, `planned_ops_ns` the same of its ops.
+    each memory holds meanwhile) are what the plan says, `planned_ops_ns` the same of its ops, and `planned_ops_bytes`
+    what the first memory holds during each, where that is known.
     """
 
     device: int
@@ -88,6 +91,7 @@ class SessionAction(msgspec.Struct, frozen=True, tag="session"):
     planned_ns: Span = (0, 0)
     planned_bytes: tuple[int, ...] = ()
     planned_ops_ns: dict[str, Span] = {}
+    planned_ops_bytes: dict[str, int] = {}
     host_ops: tuple[str, ...] = ()
     host_device: int = 0
     host_weights: dict[str, WeightUse] = {}

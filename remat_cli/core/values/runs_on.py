@@ -60,7 +60,15 @@ class RunsOn(msgspec.Struct, frozen=True):
     def where(self) -> str:
         """Processor, versions, sessions, and what may be otherwise elsewhere."""
         loads = "" if self.loads_from == self.least_runtime else f"loads from {self.loads_from}, "
-        runtime = f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})"
+        return self._where(f"ONNX Runtime {self.least_runtime} or newer ({loads}tried up to {self.tried_up_to})")
+
+    @property
+    def brief(self) -> str:
+        """The same without what was tried."""
+        return self._where(f"ONNX Runtime {self.least_runtime} or newer")
+
+    def _where(self, runtime: str) -> str:
+        """With these words for versions of the runtime, where none were asked for."""
         if self.runtimes:
             runtime = f"ONNX Runtime {self.runtimes.replace('..', ' to ')} ({self._bits_by_version})"
         made_for = f", in sessions with {', '.join(self.session)}" if self.session else ""

@@ -1,6 +1,7 @@
 """What ops and tensors of an optimised model are called for people: by what the user's file calls them."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -23,11 +24,16 @@ class ToldNames(msgspec.Struct, frozen=True, omit_defaults=True):
         return _told(self.tensors, name)
 
 
+OWN_NAMES: Final = ToldNames()
+"""As the optimised model calls them."""
+
+
 def _told(names: Mapping[str, str], name: str) -> str:
     whole, part = name, ""
     while whole not in names and "/" in whole:
         whole, _, last = whole.rpartition("/")
         part = f"{last} {part}".replace("_", " ").strip()
     if whole not in names:
-        return name
+        op, tile, number = name.rpartition("/tile_")
+        return f"{op}, tile {number}" if tile and number.isdigit() else name
     return f"{names[whole]}, {part}" if part else names[whole]

@@ -115,7 +115,7 @@ def _check_sizes(path: Path, told: str, sizes: Mapping[str, int]) -> None:
 def compiled_before(source: SourceModel) -> str | None:
     """What to tell of a file that remat wrote and that is compiled again; None: it is no such file."""
     told = source.ir.metadata_props
-    if VERSION_KEY not in told:
+    if VERSION_KEY not in told or BUDGET_KEY not in told:  # a training step says only by what it was made
         return None
     name = told.get(SOURCE_NAME_KEY) or f"the model with SHA-256 {told.get(SOURCE_KEY, '')[:12]}"
     return f"{source.path} was compiled before from {name}: compile that, which gives the better plan"

@@ -35,6 +35,7 @@ from remat_cli.onnx_io.read.normalise import (
     weights_leave_inputs,
 )
 from remat_cli.onnx_io.read.old_forms import as_loaded, check_opset, is_too_old, with_known_opset
+from remat_cli.onnx_io.read.told_inputs import counted_masks
 from remat_cli.onnx_io.read.untrusted import all_tensors, check_texts, check_types, external_files
 from remat_cli.onnx_io.sizes.fed_sizes import fed_sizes, with_fed
 from remat_cli.onnx_io.sizes.nameless import name_dimensions
@@ -92,10 +93,12 @@ class SourceModel:
         known = with_sums({**self.bound_dims, **sizes}, self.summed)
         bound = (port_of(value) for value in fed_inputs(self.ir.graph))
         specs: list[InputSpec] = []
+        counted = {value.name for value in counted_masks(self.ir)}
         for old, new, spec in zip(self.named.inputs, bound, inputs_of(self.ir), strict=True):
             pairs = _dim_pairs(old, new) if old.shape is not None else ((dim, dim) for dim in new.shape or ())
             named = (known.get(a.value or "", b) if isinstance(a, ir.SymbolicDim) else b for a, b in pairs)
-            specs.append(msgspec.structs.replace(spec, shape=tuple(int(str(dim)) for dim in named)))
+            shape = tuple(int(str(dim)) for dim in named)
+            specs.append(msgspec.structs.replace(spec, shape=shape, is_counted=spec.name in counted))
         return tuple(specs)
 
     def typed_as(self, optimised: Model) -> SourceModel:

@@ -24,6 +24,21 @@ MOST_FUSED = 64
 
 def told_names(source: ir.Model, graph: Graph) -> ToldNames:
     """What ops and tensors of an optimised model are called for people, where that is another name than their own."""
+    names = _learnt(source, graph)
+    return ToldNames(
+        {name: told for name, told in names.ops.items() if told != name},
+        {name: told for name, told in names.tensors.items() if told != name},
+    )
+
+
+def source_nodes(source: ir.Model, graph: Graph) -> dict[str, tuple[str, ...]]:
+    """By op of an optimised model, the names of the file's nodes that it was made of; ops that were added have none."""
+    made_of = _learnt(source, graph).made_of
+    return {op: tuple(node.name for node in nodes if node.name) for op, nodes in made_of.items()}
+
+
+def _learnt(source: ir.Model, graph: Graph) -> _Names:
+    """What is found of all ops."""
     made = {value.name or "": node for node in source.graph for value in node.outputs}
     known = {*made, *(value.name or "" for value in source.graph.inputs)}
     names = _Names(made, known, {node.name or "": node for node in source.graph})
@@ -32,10 +47,7 @@ def told_names(source: ir.Model, graph: Graph) -> ToldNames:
             names.tensors[tensor.name] = tensor.name
     for op in graph.ops:
         names.learn(op, graph)
-    return ToldNames(
-        {name: told for name, told in names.ops.items() if told != name},
-        {name: told for name, told in names.tensors.items() if told != name},
-    )
+    return names
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class _Names:
     nodes: Mapping[str, ir.Node]
     ops: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
+    made_of: dict[str, list[ir.Node]] = field(default_factory=dict)
 
     def learn(self, op: Op, graph: Graph) -> None:
         """Find what one op and its results are called."""
@@ -68,7 +81,14 @@ class _Names:
         if op.op_type in MOVES and inputs and inputs[0] and inputs[0] == self.tensors.get(outputs[0]):
             self.ops[op.name] = f"layout of {inputs[0]}"
         elif results:
-            self.ops[op.name] = self._label(op, self._fused(results[0], set(inputs)))
+            self.made_of[op.name] = self._fused(results[0], set(inputs))
+            self.ops[op.name] = self._label(op, self.made_of[op.name])
+        elif (fused := self.nodes.get(op.name.rpartition("/")[0])) is not None:
+            # The runtime calls what it makes of several nodes `NODE/FUSION`, and its results by names of its own.
+            self.made_of[op.name] = [fused]
+            self.ops[op.name] = self._label(op, [fused])
+            told = ((name, f"part {place} of {self.ops[op.name]}") for place, name in enumerate(outputs, 1))
+            self.tensors.update((name, part) for name, part in told if name not in self.tensors)
 
     def _fused(self, result: str, inputs: set[str]) -> list[ir.Node]:
         """The nodes that make a result of what an op reads, the last first."""

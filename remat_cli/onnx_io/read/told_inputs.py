@@ -22,6 +22,8 @@ PASSING = frozenset({"Identity", "Cast", "Unsqueeze", "Squeeze"})  # what they g
 STANDARD = ("", "ai.onnx")
 MOST_ELEMENTS, MOST_AXES = 4096, 4  # of a block of Col2Im: others are left to chance
 DIVISIONS = frozenset({"Div", "Mod"})  # only integers cannot be divided by 0
+COUNTING = frozenset({*PASSING, "Add", "Sub", "Reshape", "ReduceSum"})  # what makes the lengths of items of a mask
+LENGTHS = ("com.microsoft", "GroupQueryAttention", 5)  # an op, and its input that has these
 
 
 def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
@@ -32,8 +34,10 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
         left_out = frozenset() if value.dtype is not None and value.dtype.is_integer() else DIVISIONS
         found = [(node, at) for node, at in _readers(value) if (node.op_type, at) in RULES]
         readers[value] = [(node, at) for node, at in found if node.op_type not in left_out]
+    masks = ((mask, mask.shape, mask.dtype) for mask in counted_masks(model) if is_bound(mask))
+    ones = {mask.name or "": np.ones(shape.numpy(), kind.numpy()) for mask, shape, kind in masks if shape and kind}
     if not any(readers.values()):
-        return {}
+        return ones
     # Shapes that are declared, or follow from what is.
     proto = inferred(model, data_prop=True)
     ports = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
@@ -54,7 +58,28 @@ def told_inputs(model: ir.Model) -> dict[str, npt.NDArray[np.generic]]:
             values[value.name or ""] = np.array(
                 fitting, present(value.dtype, f"the type of '{value.name}'").numpy()
             ).reshape(shape)
-    return values
+    return ones | values
+
+
+def counted_masks(model: ir.Model) -> list[ir.Value]:
+    """Inputs whose sums are the lengths of items in attention: with fewer ones than tokens it refuses to run."""
+    domain, op_type, place = LENGTHS
+    ops = [node for node in model.graph if (node.domain, node.op_type) == (domain, op_type)]
+    fed, found = set(fed_inputs(model.graph)), dict[ir.Value, None]()
+    frontier = [(node.inputs[place], False) for node in ops if len(node.inputs) > place]
+    seen = set(frontier)
+    while frontier:
+        value, is_summed = frontier.pop()
+        if value is None:
+            continue
+        if value in fed and is_summed:
+            found[value] = None
+        node = value.producer()
+        if node is not None and node.domain in STANDARD and node.op_type in COUNTING:
+            more = {(read, is_summed or node.op_type == "ReduceSum") for read in node.inputs} - seen
+            seen |= more
+            frontier += more
+    return list(found)
 
 
 def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:

@@ -7,9 +7,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.onnx_io.read.checking import schema_of
 from remat_cli.onnx_io.read.op_facts import has_body
+from remat_cli.onnx_io.write.assemble import element_types
 
 ONNX_DOMAINS = ("", "ai.onnx")
 COUNT_SINCE = 18  # a Split without sizes says how many pieces it makes
@@ -69,8 +70,10 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     if old >= version:
         return copy
     shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    types = element_types({tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors})
+    kinds = {name: kind.dtype for name, kind in types.items()}
     for step in sorted({each for each in MADE_INPUTS if old < each < version} | {version}):
-        renamed = {node for node in copy.graph.all_nodes() if _give_newer_form(copy.graph, node, old, step)}
+        renamed = {node for node in copy.graph.all_nodes() if _give_newer_form(copy.graph, node, (old, step), kinds)}
         kept = (node in renamed or _keeps_meaning(node, old, step, shapes) for node in copy.graph)
         if model.functions or not all(kept):
             return None
@@ -93,11 +96,16 @@ def with_computed_bounds(model: ir.Model, graph: Graph) -> ir.Model | None:
     return model if opset_of(model) >= BOUNDS_SINCE else raise_opset(model, BOUNDS_SINCE, graph)
 
 
-def _give_newer_form(graph: ir.Graph, node: ir.Node, old: int, version: int) -> bool:
+def _give_newer_form(
+    graph: ir.Graph, node: ir.Node, versions: tuple[int, int], kinds: Mapping[str, ir.DataType]
+) -> bool:
     """Give a node the form that it has in a newer operator set, in place; whether it has another name there.
+
+    `kinds` are the element types of tensors, which the runtime's optimiser leaves out of a model.
 
     What was an attribute becomes an input. What it does not say it had a default for, which it may not have there.
     """
+    old, version = versions
     if node.domain not in ONNX_DOMAINS:
         return False
     is_renamed = version == BOUNDS_SINCE and node.op_type == "Upsample"
@@ -112,7 +120,8 @@ def _give_newer_form(graph: ir.Graph, node: ir.Node, old: int, version: int) -> 
     schema = schema_of("Upsample" if is_renamed else node.op_type, old)
     if schema is None or len(node.inputs) > 1:
         return is_renamed
-    kind = next((value.dtype for value in (*node.inputs, *node.outputs) if value is not None and value.dtype), None)
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    kind = next(filter(None, (value.dtype or kinds.get(value.name or "") for value in values)), None)
     elements = None if kind is None else kind.numpy()
     for name in names:
         given, default = node.attributes.get(name), schema.attributes[name].default_value

@@ -47,7 +47,7 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
     moving = _movable(model)
     if not moving or not (external or _bytes_of(moving) > INLINE_LIMIT_BYTES):
         # Write a model with its weights inside, and remove data files that the model it replaces had for itself.
-        unused = {data_path(path)} if _reads_its_data(path) else set()
+        unused = {data_path(path)} if reads_its_data(path) else set()
         with atomic_path(path) as temporary:
             _write(temporary, inline(model))
             _keep_open(model, {path})
@@ -206,7 +206,7 @@ def _write(path: Path, pieces: Iterable[Piece]) -> None:
         os.fsync(file.fileno())
 
 
-def _reads_its_data(path: Path) -> bool:
+def reads_its_data(path: Path) -> bool:
     """Whether there is a model at `path` that has weights in the file of `data_path`."""
     if not path.is_file() or not data_path(path).is_file():
         return False

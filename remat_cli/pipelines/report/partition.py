@@ -7,7 +7,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.pipelines.plan.schedule_file import DeviceLoad, LinkLoad, PipelineBounds, PipelineRequest
 from remat_cli.pipelines.report.gantt import PeriodPicture, period_lines, period_svg
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_IMPOSSIBLE, EXIT_NOT_FOUND, EXIT_UNVERIFIED
 from remat_cli.report.style import Style, columns, duration, plural, shorten
 

@@ -9,7 +9,7 @@ import msgspec
 from remat_cli.base.units import format_bytes
 from remat_cli.pipelines.plan.orders import TurnSpan
 from remat_cli.pipelines.plan.schedule_file import DeviceLoad, PipelineFile
-from remat_cli.report.shown import Shown
+from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
 from remat_cli.report.style import Style, columns, duration, plural
 

@@ -76,7 +76,8 @@ def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
     """Seeded random values for every input.
 
     Floats are normal. Integers are 0 or 1, since most are indices, token ids, masks or lengths, for which larger
-    ones may be out of range; a single integer is 1, so that a length or a count is not zero. Strings are digits.
+    ones may be out of range; a single integer is 1, so that a length or a count is not zero; so are masks that the
+    model counts. Strings are digits.
 
     Raises:
         ModelError: an input's element type cannot be fed, or the inputs are larger than this machine's memory.
@@ -97,7 +98,7 @@ def make_feeds(inputs: Sequence[InputSpec], seed: int) -> dict[str, Array]:
             feeds[spec.name] = np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
             continue
         bits = np.asarray(generator.integers(0, 2, spec.shape))
-        if spec.dtype not in {"bool", "string"} and bits.size == 1:
+        if spec.is_counted or (spec.dtype not in {"bool", "string"} and bits.size == 1):
             bits = np.ones(spec.shape, np.int64)
         feeds[spec.name] = bits.astype(str).astype(object) if spec.dtype == "string" else bits.astype(dtype)
     return feeds

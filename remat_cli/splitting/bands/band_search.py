@@ -18,6 +18,7 @@ from remat_cli.splitting.bands.demands import UncutOp, band_works
 from remat_cli.splitting.bands.items import item_axes, item_bandings
 from remat_cli.splitting.bands.lowering import lower
 from remat_cli.splitting.recast.dynamic import ranges_apart
+from remat_cli.splitting.recast.grouped import groups_apart
 from remat_cli.splitting.recast.norms import norms_apart
 from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast.resize import resizes_apart
@@ -267,7 +268,7 @@ class BandSearch:
         for _ in range(MOST_UNCUT):
             here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces)
             banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
-            if not banding.group:
+            if not (banding.group or cast.origin):
                 return None
             found = self._judged(cast, rules, size, banding)
             if not isinstance(found, UncutOp):
@@ -283,7 +284,7 @@ class BandSearch:
             else:
                 plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
                 apart = plain
-                for take_apart in (ranges_apart, norms_apart, resizes_apart):
+                for take_apart in (ranges_apart, groups_apart, norms_apart, resizes_apart):
                     apart = take_apart(apart, least_bytes, self.forbidden)
                 found = layouts_apart(apart, least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)

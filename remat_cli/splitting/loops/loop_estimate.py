@@ -16,7 +16,7 @@ from remat_cli.core.schedule.problem import make_problem, tensor_ids
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
-from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loops import lists_tiles
 from remat_cli.splitting.loops.window_estimate import kernel_bytes, window_bytes
 
@@ -134,10 +134,12 @@ class LoopEstimate:
 
     def _exits(self, number: int) -> tuple[int, ...]:
         """The tensors of a region that are read behind it."""
-        graph, region = self.sized.view.graph, self.regions[number]
-        own = {tensor for op in region.own for tensor in graph.ops[op].outputs}
-        outer = {tensor for at, op in enumerate(graph.ops) if at not in region.own for tensor in op.inputs}
-        return tuple(tensor for tensor in sorted(own) if tensor in outer or graph.tensors[tensor].kept)
+        view, region = self.sized.view, self.regions[number]
+        tensors = view.graph.tensors
+        own = sorted(tensor for op in region.own for tensor in view.graph.ops[op].outputs)
+        return tuple(
+            each for each in own if tensors[each].kept or is_read_whole(view, self.regions, region, tensors[each].name)
+        )
 
     def _joining_bytes(self, number: int) -> int:
         """What there is beside all that a loop joins, which the judge counts while it runs, when most is there.

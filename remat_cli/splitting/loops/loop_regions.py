@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from remat_cli.base.clock import go_on
+from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.windows import WindowTiles
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
@@ -29,12 +30,14 @@ class SizedView:
 
     `told` is what the runtime knows of shapes in the model as it was, before a run (None: all numbers that there are).
     Whatever goes through all of it asks `look` from time to time, which ends it once the time for that is over.
+    `costs` are those of ops that the model had not, by name.
     """
 
     view: ModelView
     dims: Mapping[str, tuple[Dim, ...]]
     look: Callable[[], None] = field(default=go_on, compare=False)
     told: Mapping[str, tuple[int | str | None, ...]] | None = field(default=None, compare=False)
+    costs: Mapping[str, OpCost] = field(default_factory=dict, compare=False)
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
@@ -151,6 +154,13 @@ def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
         if not users and not loops and kept.isdisjoint(view.makes[op]):
             found.add(op)
     return found
+
+
+def is_read_whole(view: ModelView, regions: Sequence[LoopRegion], region: LoopRegion, name: str) -> bool:
+    """Whether an op outside a region reads what an op of it makes, and is in no other one that makes it again."""
+    maker = view.tensors[name].producer
+    again = [each.own for each in regions if maker in each.copies]
+    return any(op not in region.own and not any(op in own for own in again) for op in view.readers[name])
 
 
 def find_loops(sized: SizedView, least_bytes: int, *, fixed: bool = False) -> list[LoopRegion]:

@@ -29,7 +29,7 @@ from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.opset import opset_of
 from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
 from remat_cli.splitting.loops.loop_bits import Tiling
-from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, unread
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
 from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes
 from remat_cli.splitting.loops.window_loops import OPENED, WindowBody, blocked_names, opened_dims
@@ -57,9 +57,10 @@ def lists_tiles(sized: SizedView, region: LoopRegion) -> bool:
 def looped(sized: SizedView, regions: Sequence[LoopRegion], tilings: Sequence[Tiling]) -> Looped:
     """The model with each region in a Loop; interface, names and all other nodes stay."""
     new = sized.view.model.clone()
-    writer = _Writer(new, sized)
-    for at, (region, tiling) in enumerate(zip(regions, tilings, strict=True)):
-        writer.add(at, region, tiling)
+    writer = _Writer(new, sized, regions)
+    pairs = list(enumerate(zip(regions, tilings, strict=True)))
+    for at, (region, tiling) in sorted(pairs, key=lambda pair: not pair[1][0].copies):
+        writer.add(at, region, tiling)  # what makes ops of others again first, while these are there
     writer.drop(unread(sized.view, regions))
     writer.hide()
     new.graph.sort()
@@ -87,9 +88,10 @@ class _Loop:
 class _Writer:
     """Writes loops into a model."""
 
-    def __init__(self, model: ir.Model, sized: SizedView) -> None:
+    def __init__(self, model: ir.Model, sized: SizedView, regions: Sequence[LoopRegion]) -> None:
         self._graph = model.graph
         self._sized = sized
+        self._regions = regions
         self._taken = names_in(model)
         self._nodes = {node.name: node for node in model.graph}
         self._values = {value.name: value for node in model.graph for value in node.outputs}
@@ -196,12 +198,15 @@ class _Writer:
     def _whole(self, prefix: str, region: LoopRegion, exits: list[str], short: tuple[SizeBound, Tiling]) -> ir.Graph:
         """The region's own ops as they are; what they read of others' work is made once for all regions.
 
+        Regions of windows make that again here too.
         Like a body of a loop the branch reads the loop's zero, in a view of what it reads first.
         """
         view = self._sized.view
-        made = {name: self._shared_whole(region, name, *short) for name in shared_by(view, region)}
+        ops = sorted(region.own if region.windows is None else region.ops)
+        shared = shared_by(view, region) if region.windows is None else ()
+        made = {name: self._shared_whole(region, name, *short) for name in shared}
         nodes: list[ir.Node] = []
-        for op in sorted(region.own):
+        for op in ops:
             node = self._nodes[view.graph.ops[op].name]
             twin = self._copy(f"{prefix}short/", node)
             for at, value in enumerate(twin.inputs):
@@ -209,12 +214,12 @@ class _Writer:
                     twin.replace_input_with(at, made[value.name])
             made |= {old.name: new for old, new in zip(node.outputs, twin.outputs, strict=True) if old.name}
             nodes.append(twin)
-        first, names = nodes[0], view.reads[min(region.own)]
+        first, names = nodes[0], view.reads[ops[0]]
         at = next(at for at, name in enumerate(names) if self._sized.dims.get(name))
         gate = self._waiting(f"{prefix}short/", region, first.inputs[at], names[at])
         first.replace_input_with(at, gate[-1].outputs[0])
         chains = self._chains(region)
-        for op in sorted(region.own):
+        for op in ops:
             for name in (each for each in view.makes[op] if each):
                 self._declare(made[name], name, f"{prefix}short/{chains[name]}")
         return ir.Graph([], [made[name] for name in exits], nodes=[*gate, *nodes], name=f"{prefix}whole")
@@ -300,8 +305,7 @@ class _Writer:
 
     def _is_exit(self, region: LoopRegion, name: str) -> bool:
         """Whether what an op of the region makes is read outside; a copy of a reader elsewhere reads it whole."""
-        readers = self._sized.view.readers[name]
-        return name in self._sized.kept or any(reader not in region.own for reader in readers)
+        return name in self._sized.kept or is_read_whole(self._sized.view, self._regions, region, name)
 
     def _body(self, loop: _Loop, exits: list[str]) -> ir.Graph:
         region, prefix = loop.region, loop.prefix

@@ -10,12 +10,13 @@ What is asked of a large tensor's shape is computed of the shapes of inputs inst
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import TensorType
+from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, SizeFamily, number, product_of
 from remat_cli.onnx_io.read.normalise import names_in
 from remat_cli.splitting.loops.expands import drop_unread
@@ -29,11 +30,12 @@ from remat_cli.splitting.rules.table import rule_of
 
 @dataclass(frozen=True)
 class Partable:
-    """A model with ops that can run on parts; dimensions of tensors that it has more, and types of its new ops."""
+    """A model with ops that can run on parts; dimensions of tensors that it has more; types, costs of its new ops."""
 
     model: ir.Model
     dims: Mapping[str, tuple[Dim, ...]]
     types: Mapping[str, tuple[TensorType, ...]]
+    costs: Mapping[str, OpCost] = field(default_factory=dict)
 
 
 def with_open_shapes(

@@ -16,12 +16,16 @@ from remat_cli.splitting.rules.window import kernel_of, windows_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
 
 LEAST_UNITS = 6
+MOST_AGAIN = 32  # ops that run again for one skip connection
 
 
-def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> list[LoopRegion]:
+def find_windows(
+    sized: SizedView, least_bytes: int, taken: Collection[int], *, again: bool = False
+) -> list[LoopRegion]:
     """Regions around tensors of at least so many bytes, of ops that no other region has taken; they share no op.
 
-    They are cut along rows, or along columns where there are always as many rows, as in pictures of a sound.
+    They are cut along rows, or along columns where there are always as many rows, as in pictures of a sound. With
+    `again` they make again what they read of such tensors that others read long before, where rules allow.
     """
     found, used = list[LoopRegion](), set(taken)
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
@@ -30,9 +34,43 @@ def find_windows(sized: SizedView, least_bytes: int, taken: Collection[int]) -> 
         varying = [axis for axis, dim in enumerate(sized.dims[name]) if dim.terms and axis in (ROWS, COLUMNS)]
         is_free = sized.makers[name] not in used
         region = _grown(sized, name, varying[0], large, used) if varying and is_free else None
+        if region is not None and again:
+            others = set(taken).union(*(each.ops for each in found if each.copies))
+            region = _making_again(sized, region, large, others) if others.isdisjoint(region.ops) else region
         if region is not None:
             found.append(region)
-            used |= region.ops
+            used |= region.own
+    return found
+
+
+def _making_again(sized: SizedView, region: LoopRegion, large: Collection[str], barred: Collection[int]) -> LoopRegion:
+    """The region with copies of ops that make what it reads of skip connections, from what is small; or as it was.
+
+    Ops that are `barred` are not copied.
+    """
+    view, axis = sized.view, present(region.windows, "the windows of a loop").axis
+    for name in sorted({name for op in region.ops for name in view.reads[op] if name in large} - sized.kept):
+        others = set(view.readers[name]) - region.ops
+        if sized.makers[name] in region.ops or not others or not all(runs_along(sized, op, axis) for op in others):
+            continue  # what an op reads whole must be there anyway
+        copies = region.copies | _from_small(sized, name, axis, large, region.own.union(barred))
+        found = _region(sized, region.ops | copies, axis, copies) if len(copies) > len(region.copies) else None
+        if isinstance(found, LoopRegion) and is_closed(sized, found):
+            region = found
+    return region
+
+
+def _from_small(sized: SizedView, name: str, axis: int, large: Collection[str], barred: Collection[int]) -> set[int]:
+    """The ops that make a tensor of others that are not large, few enough to run again; none where one cannot."""
+    found, waiting = set[int](), [name]
+    while waiting:
+        op = sized.makers.get(waiting.pop())
+        if op is None or op in found:
+            continue
+        if op in barred or len(found) == MOST_AGAIN or not runs_along(sized, op, axis):
+            return set()
+        found.add(op)
+        waiting += [each for each in sized.view.reads[op] if each in large]
     return found
 
 
@@ -98,15 +136,19 @@ def runs_along(sized: SizedView, op: int, axis: int) -> bool:
     return sliced_part(sized, op, Slab(axis, third, extents[axis] - third)) is not None
 
 
-def _region(sized: SizedView, ops: set[int], axis: int) -> LoopRegion | NotAlike | None:
-    """The region of some ops, or one whose tiles are not alike; None where there are too few rows, or columns."""
-    view = sized.view
+def _region(sized: SizedView, ops: set[int], axis: int, copies: Collection[int] = ()) -> LoopRegion | NotAlike | None:
+    """The region of some ops, or one whose tiles are not alike; None where there are too few rows, or columns.
+
+    `copies` are those of them that run outside too.
+    """
+    view, own = sized.view, ops.difference(copies)
     made = [name for op in sorted(ops) for name in view.makes[op] if name]
     lengths = {name: tensor.shape[axis] for name, tensor in view.tensors.items() if len(tensor.shape) > axis}
     read = (name for op in sorted(ops) for name in view.reads[op] if name in lengths and sized.dims[name][axis].terms)
     coarsest = min((*made, *read), key=lambda name: lengths[name])
     units = lengths[coarsest]
-    exits = [name for name in made if name in sized.kept or any(each not in ops for each in view.readers[name])]
+    ends = (name for op in sorted(own) for name in view.makes[op] if name)
+    exits = [name for name in ends if name in sized.kept or any(each not in own for each in view.readers[name])]
     ratios = {name: round(lengths[name] / units) for name in exits}
     if units < LEAST_UNITS or not exits:
         return None
@@ -115,7 +157,7 @@ def _region(sized: SizedView, ops: set[int], axis: int) -> LoopRegion | NotAlike
     if isinstance(tiles, NotAlike):
         return tiles
     length: Dim = sized.dims[coarsest][axis]
-    return LoopRegion(length, ops, axes=dict.fromkeys(made, axis), windows=tiles)
+    return LoopRegion(length, ops, set(copies), axes=dict.fromkeys(made, axis), windows=tiles)
 
 
 def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None) -> Sliced | None:

@@ -104,6 +104,7 @@ class _Steps:
             scale: TensorType(FLOAT, ()),
             zero_point: TensorType(BYTES, ()),
         }
+        self.rewrite.alike |= dict.fromkeys((*lines, both, bytes_of_ends, quantised), source)
         yield self._draft("DynamicQuantizeLinear", (both,), (bytes_of_ends, scale, zero_point))
         yield self._draft("QuantizeLinear", (source, scale, zero_point), (quantised,), (), self._pass_ns)
 

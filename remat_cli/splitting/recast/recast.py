@@ -130,7 +130,10 @@ def _read_back(cast: Recast, back: Mapping[str, tuple[str, str]]) -> Recast:
 
 @dataclass
 class Rewrite:
-    """Drafts of another model; `weights`, `types`, `costs`, `origin` and `twins` grow with them."""
+    """Drafts of another model; what is known of it grows with them.
+
+    `alike` gives by new tensor one that has its lengths at all sizes, but for those that are numbers.
+    """
 
     cast: Recast
     taken: set[str] = field(default_factory=set)
@@ -139,6 +142,7 @@ class Rewrite:
     costs: dict[str, OpCost] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
+    alike: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.taken |= names_in(self.view.model)

@@ -4,6 +4,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from remat_cli.base.units import format_bytes
+from remat_cli.core.schedule.graph import Op
+from remat_cli.core.values.told_names import OWN_NAMES, ToldNames
 from remat_cli.splitting.bands.band_search import BandCandidate
 from remat_cli.splitting.recast.dynamic import has_range
 from remat_cli.splitting.recast.norms import can_be_apart
@@ -38,18 +40,19 @@ def explain(
     floor_op: int | None,
     free_bytes: int,
     banded: BandCandidate | None = None,
+    names: ToldNames = OWN_NAMES,
 ) -> SplitObstacle | None:
     """Explains what stands in the way of `free_bytes` (fixed part left out).
 
     `position` is the step at which the search for regions was stuck, `floor_op` the op that whole ops cannot do
-    without, `banded` the smallest model in bands, None where either is not known.
+    without, `banded` the smallest model in bands, None where either is not known. Ops and tensors are told by `names`.
     """
     view = timeline.view
     return (
-        _outputs(view, free_bytes)
-        or (None if floor_op is None else _op(view, floor_op, free_bytes))
-        or (None if banded is None or banded.cost.peak_bytes <= free_bytes else _in_bands(banded))
-        or (None if position is None else _step(timeline, position))
+        _outputs(view, free_bytes, names)
+        or (None if floor_op is None else _op(view, floor_op, free_bytes, names))
+        or (None if banded is None or banded.cost.peak_bytes <= free_bytes else _in_bands(banded, names))
+        or (None if position is None else _step(timeline, position, names))
     )
 
 
@@ -63,13 +66,13 @@ def is_cuttable(view: ModelView, op: int) -> bool:
     return any(view.slice(op, part) is not None for part in parts)
 
 
-def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
+def _outputs(view: ModelView, free_bytes: int, names: ToldNames) -> SplitObstacle | None:
     """Outputs that are more than fits, or one that is while it is made: by its op, or by joining parts as large."""
     kept = [tensor for tensor in view.graph.tensors if tensor.kept]
     if not kept:
         return None
     largest = max(kept, key=lambda tensor: tensor.size_bytes)
-    named = f"'{largest.name}' ({format_bytes(largest.size_bytes)}) is a model output"
+    named = f"'{names.tensor(largest.name)}' ({format_bytes(largest.size_bytes)}) is a model output"
     if sum(tensor.size_bytes for tensor in kept) > free_bytes:
         return SplitObstacle(f"{named} and must exist whole", is_final=True)
     maker = largest.producer
@@ -80,7 +83,7 @@ def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
         return None
     node = view.graph.ops[maker]
     return SplitObstacle(
-        f"{named}: it exists beside what op '{node.name}' ({node.op_type}) makes it from, or beside the tiles it is "
+        f"{named}: it exists beside what {_told(node, names)} makes it from, or beside the tiles it is "
         f"joined of, {format_bytes(at_once)} at once",
         is_final=True,
         op=maker,
@@ -88,26 +91,25 @@ def _outputs(view: ModelView, free_bytes: int) -> SplitObstacle | None:
     )
 
 
-def _op(view: ModelView, op: int, free_bytes: int) -> SplitObstacle | None:
+def _op(view: ModelView, op: int, free_bytes: int, names: ToldNames) -> SplitObstacle | None:
     """An op that does not fit and cannot be cut."""
     name, size = _largest(view, op)
     if not name or is_cuttable(view, op) or _working_set(view, op) <= free_bytes:
         return None
     node = view.graph.ops[op]
+    named = f"'{names.tensor(name)}' ({format_bytes(size)})"
     if op in view.of_value_lengths:
-        text = (
-            f"'{name}' ({format_bytes(size)}) is made whole by op '{node.name}' ({node.op_type}): its length depends on"
-        )
+        text = f"{named} is made whole by {_told(node, names)}: its length depends on"
         return SplitObstacle(f"{text} values", is_final=False, op=op)
     condition = "" if view.may_reassociate else " so that its bits stay the same"
     return SplitObstacle(
-        f"'{name}' ({format_bytes(size)}) must exist whole: op '{node.name}' ({node.op_type}) cannot be cut{condition}",
+        f"{named} must exist whole: {_told(node, names)} cannot be cut{condition}",
         is_final=True,
         op=op,
     )
 
 
-def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
+def _in_bands(banded: BandCandidate, names: ToldNames) -> SplitObstacle | None:
     """What is held when most is, in the model that holds least in bands; by name what an op reads whole."""
     view = banded.cast.view
     lasting = frozenset(tensor.name for tensor in view.graph.tensors if tensor.kept)
@@ -115,7 +117,7 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     doing = op_of(view, banded.steps[index])
     workspace = banded.cast.costs[doing].workspace_bytes
     if workspace > WORKSPACE_SHARE * banded.cost.peak_bytes:
-        return _inside(view, doing, workspace)
+        return _inside(view, doing, workspace, names)
     sums: dict[str, int] = defaultdict(int)
     tensors = {piece.name: piece.tensor for step in banded.steps for piece in results_of(step)}
     for name, size in held.items():
@@ -129,39 +131,46 @@ def _in_bands(banded: BandCandidate) -> SplitObstacle | None:
     if most[0] in held and reader is not None:
         op = view.graph.ops[reader]
         return SplitObstacle(
-            f"'{most[0]}' ({format_bytes(held[most[0]])}) must exist whole: "
-            f"op '{op.name}' ({op.op_type}) reads all of it",
+            f"'{names.tensor(most[0])}' ({format_bytes(held[most[0]])}) must exist whole: "
+            f"{_told(op, names)} reads all of it",
             is_final=False,
         )
-    parts = ", ".join(f"{format_bytes(sums[name])} of '{name}'" for name in most)
+    parts = ", ".join(f"{format_bytes(sums[name])} of '{names.tensor(name)}'" for name in most)
     return SplitObstacle(
-        f"even in bands, {parts} are there at once, while op '{view.graph.ops[doing].name}' runs", is_final=False
+        f"even in bands, {parts} are there at once, while op '{names.op(view.graph.ops[doing].name)}' runs",
+        is_final=False,
     )
 
 
-def _step(timeline: TensorTimeline, position: int) -> SplitObstacle | None:
+def _step(timeline: TensorTimeline, position: int, names: ToldNames) -> SplitObstacle | None:
     """A step that no region found makes small enough."""
     view, op = timeline.view, timeline.order[position]
     beside_bytes = timeline.surroundings(position, position + 1).context_bytes + _working_set(view, op)
     inside_bytes = timeline.memory_bytes[position] - beside_bytes
     if inside_bytes > WORKSPACE_SHARE * timeline.memory_bytes[position]:
-        return _inside(view, op, inside_bytes)
+        return _inside(view, op, inside_bytes, names)
     name, size = _largest(view, op)
     node = view.graph.ops[op]
     if not name:
         return None
     reason = "cannot be cut" if not is_cuttable(view, op) else "was in no region that fits"
     return SplitObstacle(
-        f"'{name}' ({format_bytes(size)}) is too large, and op '{node.name}' ({node.op_type}) {reason}", False
+        f"'{names.tensor(name)}' ({format_bytes(size)}) is too large, and {_told(node, names)} {reason}",
+        False,
     )
 
 
-def _inside(view: ModelView, op: int, count: int) -> SplitObstacle:
+def _inside(view: ModelView, op: int, count: int, names: ToldNames) -> SplitObstacle:
     """An op that takes much while it runs, as a kernel for its own use, or as the ops of a body."""
     node = view.graph.ops[op]
     return SplitObstacle(
-        f"op '{node.name}' ({node.op_type}) takes {format_bytes(count)} of workspace besides its tensors", False
+        f"{_told(node, names)} takes {format_bytes(count)} of workspace besides its tensors",
+        False,
     )
+
+
+def _told(op: Op, names: ToldNames) -> str:
+    return f"op '{names.op(op.name)}' ({op.op_type})"
 
 
 def _largest(view: ModelView, op: int) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from typing import Literal
 from remat_cli.base.clock import endless
 from remat_cli.core.schedule.splits import Region, RegionFacts
 from remat_cli.core.values.profile import OpCost
+from remat_cli.core.values.told_names import OWN_NAMES, ToldNames
 from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
 from remat_cli.splitting.tiles.estimate import step_time_ns
 from remat_cli.splitting.tiles.obstacle import SplitObstacle, explain
@@ -83,9 +84,9 @@ class SplitProposer:
         ends = time.monotonic() + max(LEAST_SECONDS, min(self.limits.seconds, self.left()))
         return tuple(self._of_bands(found, free_bytes) for found in self._bands.capped(most_bytes, ends))
 
-    def obstacle(self, floor_op: int | None, free_bytes: int) -> SplitObstacle | None:
+    def obstacle(self, floor_op: int | None, free_bytes: int, names: ToldNames = OWN_NAMES) -> SplitObstacle | None:
         """What stands in the way of `free_bytes`, after a search; `floor_op` is what whole ops cannot do without."""
-        return explain(self.timeline, self._regions.stuck, floor_op, free_bytes, self._bands.smallest)
+        return explain(self.timeline, self._regions.stuck, floor_op, free_bytes, self._bands.smallest, names)
 
     def forbid(self, proposal: SplitProposal, op: int) -> None:
         """Never cut an op of a proposal from now on, nor what it stands for."""

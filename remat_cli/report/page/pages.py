@@ -1,0 +1,189 @@
+"""What the page of a model, and that of a plan, shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from remat_cli.base.units import format_bytes
+from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.problem import Problem
+from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.resident import ProcessMemory
+from remat_cli.report.inspection import InspectReport
+from remat_cli.report.page.values import (
+    Bar,
+    Course,
+    Page,
+    PageTable,
+    Point,
+    commands_of,
+    course_of,
+    written_course,
+)
+from remat_cli.report.regions import RegionReport
+from remat_cli.report.told import in_users_names
+
+PHASES = ("loading", "once loaded", "first run", "later runs")
+
+
+def model_page(report: InspectReport, graph: Graph, problem: Problem) -> Page:
+    """A model as it is: memory over time, its process by prediction, what less memory would cost."""
+    plan = baseline(problem)
+    points = tuple(
+        Point(one.budget_bytes, one.overhead_percent, "by estimate" if one.is_estimate else "known plan")
+        for one in sorted(report.ladder, key=lambda one: one.budget_bytes)
+    )
+    return Page(
+        title=report.path,
+        verdict=report.verdict or "",
+        summary=f"model of {report.ops} ops on {report.device}, {format_bytes(report.peak_bytes)} live at most",
+        courses=(course_of("the model as it is", graph, problem, plan, report.names),),
+        phases=tuple(_bars("predicted", report.process)) if report.process else (),
+        curve=points,
+        tables=(*_region_tables(in_users_names(report).regions), *_place_tables(report)),
+        commands=(f"remat inspect {report.path}", f"remat compile {report.path} --budget 80%"),
+    )
+
+
+def plan_page(report: InspectReport, file: PlanFile) -> Page:
+    """A plan beside the original: courses, process, regions, promises and where the file runs."""
+    told = in_users_names(report)
+    whys = {
+        one.tensor: f"made again at step {one.made_again_at}, which frees {format_bytes(one.freed_bytes)} before"
+        for one in report.recomputes
+    }
+    courses: tuple[Course, ...]
+    if file.kind == "one_model":
+        after = written_course("this file", file, file.plan(), whys)
+        live = [need.budget_bytes for need in report.needs if need.bounds == "live"]
+        after = msgspec.structs.replace(after, budget_bytes=live[0] if live else None)
+        courses = (after, _original_course(file))
+    else:
+        courses = tuple(
+            Course(title=f"memory {each.name}", ops=_step_names(len(each.memory_bytes)), memory_bytes=each.memory_bytes)
+            for each in report.memories
+        )
+    return Page(
+        title=f"{file.source.path} -> {file.output.path}",
+        verdict=report.verdict or "",
+        summary=str(file),
+        courses=courses,
+        phases=tuple(_plan_bars(file)),
+        tables=(
+            *_promise_tables(report),
+            *_region_tables(told.regions),
+            *_again_tables(told),
+            *_place_tables(report),
+            *_elsewhere_tables(file),
+        ),
+        commands=commands_of(file, report.path),
+    )
+
+
+def _original_course(file: PlanFile) -> Course:
+    """The original; where it was split, tensors of the whole model are not in the plan, but its steps are."""
+    held = file.promise.baseline_memory_bytes
+    if file.splitting is None:
+        problem = file.problem()
+        return course_of("the original", file.graph, problem, baseline(problem), file.names)
+    ops = tuple(file.names.op(cost.name) for cost in file.splitting.whole_profile.ops)
+    return Course(title="the original", ops=ops, memory_bytes=held)
+
+
+def _step_names(count: int) -> tuple[str, ...]:
+    return tuple(f"step {number}" for number in range(count))
+
+
+def _plan_bars(file: PlanFile) -> Iterator[Bar]:
+    """What processes hold: measured where they were, else as promised."""
+    process = None if file.verification is None else file.verification.process_seen
+    if process is None:
+        yield from _bars("promised", file.promise.process) if file.promise.process else ()
+        return
+    if process.original is not None:
+        yield from _bars("original", process.original)
+    yield from _bars("promised", process.predicted)
+    yield from _bars("measured", process.rewritten)
+
+
+def _bars(kind: str, memory: ProcessMemory) -> Iterator[Bar]:
+    figures = (memory.load_peak_bytes, memory.loaded_bytes, memory.first_run_bytes, memory.later_runs_bytes)
+    for phase, held in zip(PHASES, figures, strict=True):
+        yield Bar(phase, kind, max(0, held))
+
+
+def _promise_tables(report: InspectReport) -> Iterator[PageTable]:
+    """What was promised beside what was measured, and the verdict on each."""
+    kept = {True: "kept", False: "NOT KEPT", None: "not measured"}
+    rows = tuple(
+        (one.measure.replace("_", " "), _figure(one.promised), _figure(one.measured), kept[one.kept])
+        for one in report.promises
+    )
+    if rows:
+        yield PageTable(title="Promised and measured", heads=("measure", "promised", "measured", ""), rows=rows)
+
+
+def _figure(value: bool | int | float | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format_bytes(value) if isinstance(value, int) else f"{value:+.1f} %"
+
+
+def _region_tables(regions: Sequence[RegionReport]) -> Iterator[PageTable]:
+    """Ops that run in tiles, or would."""
+    rows = tuple(
+        (
+            str(number),
+            f"{len(one.ops)} ops, {one.ops[0]} to {one.ops[-1]}",
+            f"{one.tiles} along axis {one.axis}",
+            f"{one.halo_percent:+.1f} %",
+            f"{format_bytes(one.peak_before_bytes)} -> {format_bytes(one.peak_after_bytes)}",
+            "" if one.overhead_percent is None else f"{one.overhead_percent:+.1f} %",
+        )
+        for number, one in enumerate(regions, 1)
+    )
+    if rows:
+        heads = ("", "ops", "tiles", "halo", "most held meanwhile", "time")
+        about = "Halo is work at the edges of tiles that is done more than once."
+        yield PageTable(title="Ops that run in tiles", heads=heads, rows=rows, about=about)
+
+
+def _again_tables(report: InspectReport) -> Iterator[PageTable]:
+    """Ops that run again."""
+    rows = tuple(
+        (
+            f"{one.op} ({one.op_type})" if not one.op.endswith(")") else one.op,
+            str(one.runs),
+            f"{one.time / 1e6:.2f} ms",
+            f"{format_bytes(one.freed_bytes)} from step {one.dropped_after + 1} to {one.made_again_at - 1}",
+        )
+        for one in report.recomputes
+    )
+    if rows:
+        heads = ("op", "runs", "more time", "what that frees")
+        yield PageTable(title="Ops that run again", heads=heads, rows=rows)
+
+
+def _place_tables(report: InspectReport) -> Iterator[PageTable]:
+    """Where the file runs, and what else is to be known."""
+    rows = [("runs on", report.runs_on.where)] if report.runs_on else []
+    rows += [("warning", line) for line in report.warnings]
+    if rows:
+        yield PageTable(title="Where it runs", heads=("", ""), rows=tuple(rows))
+
+
+def _elsewhere_tables(file: PlanFile) -> Iterator[PageTable]:
+    """Places where the file was verified."""
+    rows = []
+    for one in file.verified_on:
+        seen = one.verification
+        kept = "" if seen is None else "as promised" if seen.passed else "NOT KEPT"
+        found = kept or one.message or "does not run"
+        rows.append((one.on, one.place.line, found))
+    if rows:
+        yield PageTable(title="Verified in other places", heads=("by", "where", ""), rows=tuple(rows))
