@@ -76,11 +76,26 @@ def sum_to(tape: Tape, grad: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     if wide == shape:
         return grad
     extra = len(wide) - len(shape)
+    if extra > 1 and wide[extra:] == shape:  # one axis to be summed, as for rows of a matrix
+        wide, extra = (prod(wide[:extra]), *shape), 1
+        grad = reshape(tape, grad, wide)
     repeated = [extra + axis for axis, dim in enumerate(shape) if dim == 1 and wide[extra + axis] != 1]
     axes = (*range(extra), *repeated)
     if axes:
         grad = tape.op("ReduceSum", grad, tape.ints(*axes), keepdims=0)
     return reshape(tape, grad, shape)
+
+
+def sum_per_channel(tape: Tape, value: ir.Value) -> ir.Value:
+    """Sum over all axes but the second: of each image by itself, and then over the batch.
+
+    So images may be added up one after the other, and threads share the first part out by images and channels.
+    """
+    rank = len(shape_of(value))
+    if rank > 2:
+        value = tape.op("ReduceSum", value, tape.ints(*range(2, rank)), keepdims=0)
+    batch, channels = shape_of(value)
+    return reshape(tape, value, (channels,)) if batch == 1 else tape.op("ReduceSum", value, tape.ints(0), keepdims=0)
 
 
 def reshape(tape: Tape, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:

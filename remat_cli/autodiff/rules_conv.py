@@ -5,7 +5,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from remat_cli.autodiff.pieces import reshape, reverse
+from remat_cli.autodiff.pieces import reshape, reverse, sum_per_channel
 from remat_cli.autodiff.rules_conv_window import LEADING, ConvWindow, crop, fit, pairs, resized, tiled, window_of
 from remat_cli.autodiff.tape import Call, Found, Grads, Rule, Rules, Tape, only, shape_of
 
@@ -275,7 +275,7 @@ def _bilinear(
     if WEIGHT in call.wanted:
         found[WEIGHT] = weight_gradient(tape, window, *ends, group)
     if BIAS in call.wanted:
-        found[BIAS] = tape.op("ReduceSum", grad, tape.ints(0, *range(LEADING, len(shape_of(grad)))), keepdims=0)
+        found[BIAS] = sum_per_channel(tape, grad)
     if IMAGE in call.wanted:
         found[IMAGE] = image_form(tape, window, grad, call.input(WEIGHT), group)
     return found

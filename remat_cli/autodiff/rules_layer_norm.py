@@ -43,7 +43,7 @@ def layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     product = tape.op("Mul", grad, apart)
     if 1 in call.wanted:
         weights = reshape(tape, tape.op("Neg", inverse), (1, rows[0]))
-        result[1] = _to_parameter(tape, call, 1, tape.op("MatMul", weights, product))
+        result[1] = _to_parameter(tape, call, 1, tape.op("Gemm", weights, product))
     if 0 in call.wanted:
         result[0] = reshape(tape, _rows_gradient(tape, (grad, apart, product), scale, inverse), call.shape())
     return result

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.pieces import reshape
+from remat_cli.autodiff.pieces import reshape, sum_per_channel
 from remat_cli.autodiff.tape import (
     Call,
     Found,
@@ -68,11 +68,11 @@ def batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
         return {}
     x = call.input(0)
     found = _saved(call)
-    bias = _per_channel(tape, "ReduceSum", grad)
+    bias = sum_per_channel(tape, grad)
     if call.wanted == {2}:
         return {2: bias}
     apart = _apart(tape, x, found.mean)
-    dot = _per_channel(tape, "ReduceSum", tape.op("Mul", grad, apart))
+    dot = sum_per_channel(tape, tape.op("Mul", grad, apart))
     result = {1: _scale_gradient(tape, dot, found), 2: bias}
     if 0 in call.wanted:
         result[0] = _input_gradient(tape, grad, apart, (bias, dot), call.input(1), found)
@@ -95,10 +95,10 @@ def frozen_batch_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     found = _Statistics(call.input(3), call.input(4), call.real("epsilon", EPSILON))
     result = {}
     if 2 in call.wanted:
-        result[2] = _per_channel(tape, "ReduceSum", grad)
+        result[2] = sum_per_channel(tape, grad)
     if 1 in call.wanted:
         product = tape.op("Mul", grad, _apart(tape, x, found.mean))
-        result[1] = _scale_gradient(tape, _per_channel(tape, "ReduceSum", product), found)
+        result[1] = _scale_gradient(tape, sum_per_channel(tape, product), found)
     if 0 in call.wanted:
         slope = tape.op("Div", scale, _deviation(tape, found))
         result[0] = tape.op("Mul", grad, _column(tape, slope, grad))
@@ -111,11 +111,11 @@ def instance_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     batch, channels = call.shape()[:2]
     flat = (1, batch * channels, math.prod(call.shape()[2:]))
     grad, x = reshape(tape, grad, flat), reshape(tape, x, flat)
-    mean = _per_channel(tape, "ReduceMean", x)
+    mean = _mean(tape, x)
     apart = _apart(tape, x, mean)
     found = _Statistics(mean, _mean_square(tape, apart), call.real("epsilon", EPSILON))
-    bias = _per_channel(tape, "ReduceSum", grad)
-    dot = _per_channel(tape, "ReduceSum", tape.op("Mul", grad, apart))
+    bias = sum_per_channel(tape, grad)
+    dot = sum_per_channel(tape, tape.op("Mul", grad, apart))
     by_instance = {1: _scale_gradient(tape, dot, found), 2: bias}
     result = {place: _over_batch(tape, value, channels) for place, value in by_instance.items()}
     if 0 in call.wanted:
@@ -144,9 +144,9 @@ def group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     by_group = _saved(call)
     found = _for_each_channel(tape, by_group, channels // _groups(call))
     grad = reshape(tape, grad, flat)
-    bias = _per_channel(tape, "ReduceSum", grad)
+    bias = sum_per_channel(tape, grad)
     apart = _apart(tape, reshape(tape, call.input(0), flat), found.mean)
-    dot = _per_channel(tape, "ReduceSum", tape.op("Mul", grad, apart))
+    dot = sum_per_channel(tape, tape.op("Mul", grad, apart))
     by_instance = {1: _scale_gradient(tape, dot, found), 2: bias}
     result = {place: _over_batch(tape, value, channels) for place, value in by_instance.items()}
     if 0 in call.wanted:
@@ -164,7 +164,7 @@ def group_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
 
 def _statistics(tape: Tape, x: ir.Value, epsilon: float) -> _Statistics:
     """In two passes: the mean of squares less the square of the mean would lose all digits to a large mean."""
-    mean = _per_channel(tape, "ReduceMean", x)
+    mean = _mean(tape, x)
     centred = tape.op("Sub", x, _column(tape, mean, x))
     return _Statistics(mean, _mean_square(tape, centred), epsilon)
 
@@ -224,9 +224,9 @@ def _deviation(tape: Tape, found: _Statistics) -> ir.Value:
     return tape.op("Sqrt", _raised(tape, found))
 
 
-def _per_channel(tape: Tape, op_type: str, value: ir.Value) -> ir.Value:
-    """Reduce over all axes but the second."""
-    return tape.op(op_type, value, tape.ints(0, *range(2, len(shape_of(value)))), keepdims=0)
+def _mean(tape: Tape, value: ir.Value) -> ir.Value:
+    """Mean over all axes but the second."""
+    return tape.op("Div", sum_per_channel(tape, value), tape.scalar(_count(value), value))
 
 
 def _column(tape: Tape, vector: ir.Value, like: ir.Value) -> ir.Value:

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from remat_cli.autodiff.pieces import as_numbers, reshape, sign, zeros
+from remat_cli.autodiff.pieces import as_numbers, pad, reshape, sign
 from remat_cli.autodiff.rules_conv import image_gradient
 from remat_cli.autodiff.rules_conv_window import LEADING, ConvWindow, resized, window_of
 from remat_cli.autodiff.tape import (
@@ -44,7 +44,14 @@ def global_max_pool_with_places(tape: Tape, call: Call) -> WrittenForm | None:
 
 def _max_pool(tape: Tape, call: Call, attributes: Mapping[str, object]) -> WrittenForm:
     maxima, places = tape.ops("MaxPool", [call.input(0)], 2, dict(attributes))
-    return WrittenForm((maxima, places), (places,))
+    # within a plane, by remainders: places that count over the whole tensor are others in a part of the batch
+    plane = tape.op("Mod", places, tape.constant(np.array(_plane(call), np.int64)))
+    return WrittenForm((maxima, places), (tape.op("Cast", plane, to=ir.DataType.INT32),))
+
+
+def _plane(call: Call) -> int:
+    """Elements of one channel of one image."""
+    return prod(call.shape(0)[LEADING:])
 
 
 def max_pool_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
@@ -60,12 +67,15 @@ def global_max_pool_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
 
 
 def _scattered(tape: Tape, call: Call, grads: Grads, reduction: str) -> ir.Value:
-    """Each gradient goes to where the maximum was; places count over the whole tensor."""
+    """Each gradient goes to where the maximum was; places count over a plane."""
     grad, places = only(grads), call.saved[0]
-    flat = reshape(tape, grad, (prod(shape_of(grad)),))
-    places = reshape(tape, places, (prod(shape_of(places)),))
-    start = zeros(tape, (prod(call.shape()),), flat)
-    found = tape.op("ScatterElements", start, places, flat, axis=0, reduction=reduction)
+    planes = call.shape()[:LEADING]
+    windows = (*planes, prod(shape_of(grad)[LEADING:]))
+    flat, places = reshape(tape, grad, windows), reshape(tape, places, windows)
+    # zeros around nothing that is read of each image, so that they may be made image by image
+    nothing = tape.op("Slice", flat, tape.ints(0), tape.ints(0), tape.ints(LEADING))
+    start = pad(tape, nothing, [0, 0, 0], [0, 0, _plane(call)])
+    found = tape.op("ScatterElements", start, places, flat, axis=LEADING, reduction=reduction)
     return reshape(tape, found, call.shape())
 
 

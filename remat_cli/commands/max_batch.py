@@ -32,8 +32,8 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
     """Search over the batch: the largest one that keeps everything, and the largest one with recomputation.
 
     Every answer is a plan of the training step with that batch, measured op by op and judged. Memory grows with the
-    batch, so each search doubles the batch until it no longer fits, and halves the gap from there. Ops are split
-    only with `--split max`.
+    batch, so each search doubles the batch until it no longer fits, and halves the gap from there. Where no plan of
+    whole ops fits, the step runs by items of its batch, and in other tiles (`--split off`: never).
 
     Raises:
         InputError: the model or the settings cannot be used.
@@ -47,8 +47,6 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
         raise ConfigError(f"budget '{budget.text}' depends on the batch: write it in bytes, such as --budget 2GiB")
     if settings.train.batch is not None:
         raise ConfigError(f"--batch {settings.train.batch}: max-batch looks for the batch itself")
-    if settings.split == "auto":
-        settings = msgspec.structs.replace(settings, split="off")
     request = request_of(compile_settings(settings))
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
         search = _Search(model, settings, request, work, progress)

@@ -83,6 +83,10 @@ PROOFS = {
     "reads_no_constants": ("test_rule_records.test_rules_that_read_no_constants_say_the_same_of_other_weights",),
     "whole_in_loops": ("test_rule_records.test_loops_cut_what_tiles_of_one_size_cut_or_the_record_says_why_not",),
     "items_apart": ("test_rule_records.test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones",),
+    "adds": (
+        "test_rules_sums.test_sums_of_tiles_have_the_bits_of_the_whole",
+        "test_rules_sums.test_other_sums_are_cut_where_bits_may_differ_and_are_close",
+    ),
     "is_resize": ("test_recast.test_a_resize_taken_apart_has_the_same_bits",),
 }
 

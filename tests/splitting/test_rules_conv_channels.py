@@ -88,3 +88,15 @@ def test_one_channel_alone_and_parts_of_groups_are_refused() -> None:
 def test_pools_by_channels(kind: str) -> None:
     op = OneOp(kind, (drawn(2, 5, 9, 8),), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "strides": [2, 1]})
     assert check_channels(op).all_exact
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize(("channels", "size", "kernel", "stride"), [(32, 8, 8, 1), (16, 32, 16, 2), (64, 7, 7, 1)])
+def test_depthwise_weight_gradients_are_cut_by_images(
+    channels: int, size: int, kernel: int, stride: int, threads: int
+) -> None:
+    batch = 4
+    inputs = drawn(1, batch * channels, size, size), drawn(batch * channels, 1, kernel, kernel)
+    attributes = {"pads": [1] * 4, "dilations": [stride] * 2, "group": batch * channels}
+    slabs = [Slab(1, image * channels, stop * channels) for image, stop in ((0, 1), (1, 3), (2, 4))]
+    assert check_slices(OneOp("Conv", inputs, attributes), 1, slabs, threads).all_exact

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -205,3 +206,14 @@ def test_whole_matrices_of_one_column_or_row_are_cut_where_threads_share_them_al
     outcome = check_slices(product(left, noise(6, depth, length if is_row else 1)), 0, threads=threads)
     if length * depth < 65_536:  # one thread is enough for each
         assert outcome.all_exact
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize(("rows", "depth"), [(1024, 192), (37, 768), (130, 2000)])
+def test_scaled_products_with_a_vector_are_cut_by_rows(rows: int, depth: int, threads: int) -> None:
+    left, right = noise(rows, depth), noise(depth, 1)
+    op = OneOp("FusedMatMul", (left, right), {"alpha": 1 / depth}, (), "com.microsoft", 1)
+    slabs = [Slab(0, 0, rows // 2), Slab(0, 3, 9), Slab(0, rows // 2, rows)]
+    assert check_slices(op, 0, slabs, threads=threads).all_exact
+    plain = replace(op, attributes={})
+    assert check_slices(plain, 0, slabs, threads=threads).all_refused

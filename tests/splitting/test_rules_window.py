@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
 from remat_cli.splitting.rules.table import slice_op
-from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.op_view import OpView, Slab
 from tests.splitting.sliced_op import NCHWC, OneOp, block_size, check_slices, run, view_of
 
 CONTRIB = "com.microsoft"
@@ -147,6 +151,30 @@ def test_long_sums_are_cut_only_into_many_positions(channels, kernel, threads):
     assert check_slices(op, 2, many, threads).all_exact
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("filters", "channels", "size", "kernel"), [(64, 64, 8, 3), (64, 256, 7, 1), (16, 128, 14, 5), (17, 33, 9, 3)]
+)
+def test_several_images_are_cut_out_of_a_batch_however_long_sums_are(filters, channels, size, kernel, threads):
+    picture, weights = values(6, channels, size, size), values(filters, channels, kernel, kernel)
+    op = OneOp("Conv", (picture, weights), {"pads": [kernel // 2] * 4}, (1,))
+    several = [Slab(0, 0, 2), Slab(0, 1, 3), Slab(0, 2, 6), Slab(0, 0, 5)]
+    assert check_slices(op, 0, several, threads=threads).all_exact
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize(("filters", "channels", "size"), [(8, 3, 32), (8, 8, 16), (70, 4, 8)])
+def test_images_as_groups_are_cut_out_of_a_weight_gradient_two_at_a_time(filters, channels, size, threads):
+    batch = 6
+    pictures, gradients = values(1, batch, channels, size, size), values(batch * filters, 1, 1, size, size)
+    op = OneOp("Conv", (pictures, gradients), {"pads": [0, 1, 1] * 2, "group": batch})
+    several = [Slab(1, first * filters, stop * filters) for first, stop in ((0, 2), (1, 4), (2, 6))]
+    assert check_slices(op, 1, several, threads=threads).all_exact
+    assert check_slices(op, 1, [Slab(1, 1, 2 * filters)], threads=threads).all_refused
+    if size * size > 128:  # terms of one run
+        assert check_slices(op, 1, [Slab(1, 0, filters)], threads=threads).all_refused
+
+
 def test_a_product_that_is_not_single_precision_is_refused():
     inputs = (values(1, 3, 8, 8).astype(np.float64), values(4, 3, 3, 3).astype(np.float64))
     view = view_of(OneOp("Conv", inputs, weights=(1,)), [np.zeros((1, 4, 6, 6))])  # has no kernel: cannot be run
@@ -208,6 +236,31 @@ def test_usual_pooling_is_never_refused(kind, opset):
 def test_pooling_with_indices_is_refused():
     op = OneOp("MaxPool", (values(1, 2, 8, 8),), {"kernel_shape": [2, 2]}, outputs=(True, True))
     assert check_slices(op, 2).all_refused
+
+
+@pytest.mark.parametrize(("divisor", "axis", "is_cut"), [(63, 0, True), (252, 0, True), (63, 1, False), (10, 0, False)])
+def test_pooling_whose_indices_are_read_as_places_in_an_image(divisor, axis, is_cut):
+    image = values(6, 4, 9, 7)
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["y", "i"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Mod", ["i", "n"], ["place"], name="mod"),
+    ]
+    ends = [helper.make_tensor_value_info("x", 1, image.shape)]
+    outputs = [helper.make_tensor_value_info("y", 1, None), helper.make_tensor_value_info("place", 7, None)]
+    number = numpy_helper.from_array(np.array(divisor, np.int64), "n")
+    graph = helper.make_graph(nodes, "g", ends, outputs, [number])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    node = next(iter(ir.from_proto(model).graph))
+    made = (6, 4, 4, 3)
+    sliced = slice_op(OpView(node, (image.shape,), (made, made), (False,), 21), Slab(axis, 2, 4))
+    assert (sliced is not None) is is_cut
+    if is_cut:
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        free = onnx.ModelProto.FromString(model.SerializeToString())
+        free.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+        part = ort.InferenceSession(free.SerializeToString(), providers=["CPUExecutionProvider"])
+        whole, some = session.run(None, {"x": image}), part.run(None, {"x": image[2:4]})
+        assert all(one[2:4].tobytes() == other.tobytes() for one, other in zip(whole, some, strict=True))
 
 
 def test_both_zeros_survive_in_maxima():

@@ -15,6 +15,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again, waited_for_again
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.bands.demands import UncutOp, band_works
+from remat_cli.splitting.bands.items import item_axes, item_bandings
 from remat_cli.splitting.bands.lowering import lower
 from remat_cli.splitting.recast.dynamic import ranges_apart
 from remat_cli.splitting.recast.grouped import groups_apart
@@ -35,6 +36,7 @@ MORE_NODES = 3  # times as many where nothing else fits
 GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
 KEPT_SHARES = (0.75, 0.625, 0.5, 0.375, 0.25)  # of the bands of what is made again, that are not
+ITEMS = 0  # the axis of a batch
 CAP_PARTS = (1, 2, 4)  # of a cap on tensors: how large bands may be
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
@@ -90,6 +92,7 @@ class BandSearch:
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """Finds what fits `free_bytes` and adds least time, until `ends` on the clock; None where nothing fits."""
+        self._by_items(free_bytes, ends)
         # what late readers wait for is made again, and not, where there is such
         has_any = any(self._cast(least, True) is not self._cast(least) for least in self._sizes)
         for crossing, again, lean in product(CROSSINGS, (False, True) if has_any else (False,), LEANS):
@@ -100,6 +103,29 @@ class BandSearch:
             self._make_again(free_bytes, ends)
             best = self._cheapest(free_bytes)
         return None if best is None else self._joined(self._refined(best, free_bytes, ends))
+
+    def _by_items(self, free_bytes: int, ends: float) -> None:
+        """Judge the whole model by items of its batch, in ever more tiles until they fit or some op cannot be cut so.
+
+        Ops that cannot be cut at all stay whole.
+        """
+        cast, rules = Recast(self.view, self.order, tuple(self.costs), {}, {}), BandRules(1, "outer", self.limits.axis)
+        uncut = {number for number, op in enumerate(self.view.graph.ops) if op.name in self.forbidden}
+        found: BandCandidate | UncutOp | None = None
+        while ITEMS in self.limits.axis.axes(1) and time.monotonic() < ends:
+            axes = item_axes(self.view, self.order, uncut)
+            for banding in item_bandings(self.view, axes, self.limits.most_tiles):
+                size = BandSize(self._largest // banding.tiles[0], self._largest // banding.tiles[0])
+                found = self._judged(cast, rules, size, banding)
+                if (
+                    not isinstance(found, BandCandidate)
+                    or found.cost.peak_bytes <= free_bytes
+                    or time.monotonic() > ends
+                ):
+                    break
+            if not isinstance(found, UncutOp) or banding.tiles[0] > 2:
+                return
+            uncut.add(found.op)
 
     def capped(self, most_bytes: int, ends: float) -> list[BandCandidate]:
         """Bandings in which no tensor should be larger than that, the cheapest first; those that fail last."""

@@ -4,6 +4,7 @@ A band is a slab of a tensor in a buffer of its own. A tensor whose maker and re
 whole: each band is freed once the tiles that read it have run.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Literal
 from remat_cli.base.present import present
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.splitting.rules.conv_channels import CHANNELS, SPATIAL
-from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.op_view import SUMMED, Slab
 from remat_cli.splitting.tiles.view import ModelView
 
 Lean = Literal["rows", "outer"]  # which axis is cut where several would do
@@ -72,22 +73,32 @@ def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: Band
     group = {op: number for number, ops in enumerate(groups) for op in ops}
     tiles = []
     for ops in groups:
-        sizes = [(rules.workspaces[op], view.ops[op].output_shape[axis[op]]) for op in ops if op in rules.workspaces]
+        sizes = [(rules.workspaces[op], view.extent(op, axis[op])) for op in ops if op in rules.workspaces]
         sizes += [
-            (view.tensors[name].size_bytes, view.ops[op].output_shape[axis[op]])
+            (view.tensors[name].size_bytes, view.extent(op, axis[op]))
             for op in ops
-            for name in (*view.reads[op], *view.makes[op])
+            for name in (*view.reads[op], *(() if axis[op] == SUMMED else view.makes[op]))
             if name in view.tensors
         ]
         largest_bytes, extent = max(sizes)
         most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
-        tiles.append(max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent)))
+        wanted = max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent))
+        tiles.append(even_tiles(view, axis, ops, wanted))
     return Banding({op: axis[op] for op in group}, group, tuple(tiles))
+
+
+def even_tiles(view: ModelView, axis: Mapping[int, int], ops: Sequence[int], wanted: int) -> int:
+    """Into how many tiles to cut a group: as many as wanted; where it adds up, so many that all are equal."""
+    if all(axis[op] != SUMMED for op in ops):
+        return wanted
+    common = math.gcd(*(view.extent(op, axis[op]) for op in ops))
+    even = [count for count in range(2, common + 1) if common % count == 0]
+    return next((count for count in even if count >= wanted), even[-1] if even else wanted)
 
 
 def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:
     """By input of an op cut along `axis`: the axis of the slab it reads, None for all of it; None if it cannot be."""
-    extent = view.ops[op].output_shape[axis]
+    extent = view.extent(op, axis)
     for parts in (2, 3, 4):
         sliced = view.slice(op, Slab(axis, 0, extent // parts)) if extent >= parts else None
         if sliced is not None:
@@ -179,11 +190,12 @@ class _Labels:
         allowed = self.rules.axis.axes(len(shape))
         found = []
         is_by_rows = self.rules.lean == "rows" and self._reads_much(op)
-        for axis in _preferred(len(shape), self.rules.lean):
+        for axis in (SUMMED, *_preferred(len(shape), self.rules.lean)):
             if is_by_rows and axis == CHANNELS:
                 continue  # would read all of its input
-            needs = axes_read(self.view, op, axis) if axis in allowed and shape[axis] > 1 else None
-            if needs is None or any(len(s) <= axis or s[axis] != shape[axis] for s in shapes):
+            is_sum = axis == SUMMED
+            needs = axes_read(self.view, op, axis) if is_sum or (axis in allowed and shape[axis] > 1) else None
+            if needs is None or (not is_sum and any(len(s) <= axis or s[axis] != shape[axis] for s in shapes)):
                 continue
             read = zip(self.view.reads[op], needs, strict=True)
             self.reads[op, axis] = {name: need for name, need in read if name in self.view.tensors}
@@ -218,6 +230,8 @@ class _Labels:
         if maker is None or maker not in self.axis:
             return 0.0
         made = axis if maker == op else self.axis[maker]
+        if made == SUMMED:
+            return 0.0
         others = 0
         for reader in self.view.readers[name]:
             label = axis if reader == op else self.axis.get(reader)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from remat_cli.splitting.bands.bands import Banding
 from remat_cli.splitting.recast.recast import Recast
-from remat_cli.splitting.tiles.op_view import Slab, Sliced, hull, tile_bounds
+from remat_cli.splitting.tiles.op_view import SUMMED, Slab, Sliced, hull, tile_bounds
 from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -92,7 +92,7 @@ class _Demands:
 
     def _first_times(self, op: int) -> tuple[str, ...]:
         """The tensors that an op makes again, if all are cut alike both times and there is nothing else it makes."""
-        made = [name for name in self.view.makes[op] if name]
+        made = [name for name in self.view.makes[op] if name and self.banding.axis[op] != SUMMED]
         found = tuple(self.twins.get(name, "") for name in made)
         for name in found:
             maker = self.view.tensors[name].producer if name else None
@@ -124,8 +124,9 @@ class _Demands:
         """The slab each tile adds to those before; None where tiles would have to go back."""
         axis, tiles = self.banding.axis[op], self.banding.tiles[self.banding.group[op]]
         made = [name for name in self.view.makes[op] if name]
-        extent = self.view.ops[op].output_shape[axis]
-        is_entire = any(name in self.entire for name in made) or not any(self.asked[name] for name in made)
+        extent = self.view.extent(op, axis)
+        is_asked = axis != SUMMED and any(self.asked[name] for name in made)
+        is_entire = any(name in self.entire for name in made) or not is_asked
         bounds = tile_bounds(extent, tiles)
         slabs: list[Slab | None] = []
         first: int | None = 0 if is_entire else None

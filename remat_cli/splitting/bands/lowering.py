@@ -4,11 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from remat_cli.base.present import present
 from remat_cli.splitting.bands.bands import Banding
 from remat_cli.splitting.bands.demands import BandedOps, is_alike
 from remat_cli.splitting.recast.recast import Recast
-from remat_cli.splitting.tiles.op_view import Slab
-from remat_cli.splitting.tiles.steps import RAW, CutStep, FillStep, JoinStep, Piece, RunStep, Step, WholeStep
+from remat_cli.splitting.tiles.op_view import SUMMED, Slab, SumSoFar
+from remat_cli.splitting.tiles.steps import (
+    RAW,
+    AddStep,
+    CutStep,
+    FillStep,
+    JoinStep,
+    Piece,
+    RunStep,
+    Step,
+    WholeStep,
+    results_of,
+)
 from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -45,6 +57,9 @@ class _Lowering:
             reads = tuple(self._piece(name, None, op) for name in names)
             made = tuple(Piece(name, name, None) for name in self.view.makes[op] if name)
             self._put(WholeStep(op, reads, made))
+            return
+        if self.banding.axis[op] == SUMMED:
+            self._add_up(op)
             return
         kept = self.banded.kept.get(op, {})
         for tile, work in enumerate(self.banded.works[op]):
@@ -89,10 +104,45 @@ class _Lowering:
         needs = zip(self.view.reads[op], work.sliced.needs, strict=True)
         return any(need is None or not is_alike(self.banding, maker, op, need) for name, need in needs if name in made)
 
+    def _add_up(self, op: int) -> None:
+        """Adds the steps of an op that adds up what tiles make, each to the sum of those before."""
+        name, number = next(name for name in self.view.makes[op] if name), 0
+        works = [(tile, work) for tile, work in enumerate(self.banded.works[op]) if work is not None]
+        turn, before = (self.stage[op], self.banding.group[op]), None
+        for number, (tile, work) in enumerate(works):
+            so_far, is_last = work.sliced.so_far, number == len(works) - 1
+            reads = self._reads(op, work)
+            result = Piece(name if is_last else f"{name}/{self.mark}_{tile}/sum", name, None)
+            if so_far is SumSoFar.FIRST_ROW:
+                result = self._behind_first_row(result, before, reads, is_last)
+            elif so_far is not SumSoFar.ADDED and before is not None:
+                place = present(so_far, "the input that takes a sum")
+                reads = [*reads, None][: max(len(reads), place + 1)]
+                reads[place] = before
+            if so_far is not SumSoFar.ADDED or before is None:
+                self._put(RunStep(work, tile, tuple(reads), (result,), turn))
+            else:
+                part = Piece(f"{name}/{self.mark}_{tile}/part", name, None)
+                self._put(RunStep(work, tile, tuple(reads), (part,), turn))
+                self._put(AddStep(before, part, result))
+            before = result
+
+    def _behind_first_row(self, result: Piece, before: Piece | None, reads: list[Piece | None], is_last: bool) -> Piece:
+        """Puts the sum so far in front of the rows that are added up; until the last tile a sum is a row itself."""
+        rows = present(reads[0], "the rows that are added up")
+        slab = present(rows.slab, "the slab of rows")
+        if before is not None:
+            joined = Piece(f"{result.name}/rows", rows.tensor, slab._replace(start=slab.start - 1))
+            self._put(JoinStep((before, rows), joined))
+            reads[0] = joined
+        return result if is_last else Piece(result.name, rows.tensor, Slab(slab.axis, 0, 1))
+
+    def _reads(self, op: int, work: TileWork) -> list[Piece | None]:
+        pairs = zip(self.view.reads[op], work.sliced.needs, strict=True)
+        return [self._piece(name, need, op) if name in self.view.tensors else None for name, need in pairs]
+
     def _run(self, op: int, tile: int, work: TileWork) -> None:
-        reads: list[Piece | None] = []
-        for name, need in zip(self.view.reads[op], work.sliced.needs, strict=True):
-            reads.append(self._piece(name, need, op) if name in self.view.tensors else None)
+        reads = self._reads(op, work)
         raw = RAW if work.sliced.makes != work.asked else ""
         made = tuple(
             Piece(f"{name}/{self.mark}_{tile}{raw}", name, work.sliced.makes) if name else None
@@ -146,7 +196,7 @@ class _Lowering:
     def _has_bands(self, name: str, op: int) -> bool:
         """Whether an op reads bands of a tensor, rather than cutting it whole."""
         maker = self.view.tensors[name].producer
-        if maker is None or maker not in self.banded.works:
+        if maker is None or maker not in self.banded.works or self.banding.axis[maker] == SUMMED:
             return False
         return name not in self.banded.whole or self.stage[op] == self.stage[maker]
 
@@ -170,5 +220,4 @@ class _Lowering:
 
     def _put(self, step: Step) -> None:
         self.steps.append(step)
-        made = (step.result,) if isinstance(step, CutStep | JoinStep | FillStep) else step.makes
-        self.known.update(piece.name for piece in made if piece is not None)
+        self.known.update(piece.name for piece in results_of(step))

@@ -7,6 +7,8 @@ follow it: the raw result of a convolution need never exist whole.
 from collections.abc import Mapping
 from math import prod
 
+import onnx_ir as ir
+
 from remat_cli.splitting.rules.matrix import is_same_product
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, Value
 
@@ -19,16 +21,17 @@ IMAGE_RANK = 4
 def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:
     """Conv of lines or volumes: weights and bias of the slab; of the input the channels of its groups, if whole ones.
 
-    Not of images: the runtime's optimiser lays some of their slabs out in blocks though not the whole, or the other way
-    round, and then their bits are others.
+    Not of images with constant weights: the runtime's optimiser lays some of their slabs out in blocks though not the
+    whole, or the other way round, and then their bits are others.
     """
     weights = op.input_shape(1)
-    if len(op.output_shape) == IMAGE_RANK:
+    if len(op.output_shape) == IMAGE_RANK and op.weights[1]:
         return None
     inputs, attributes = _of_groups(op, slab, weights[0])
     positions = prod(op.output_shape[SPATIAL:])
     is_same = is_same_product(op, 1, prod(weights[1:]), (positions, positions))
     is_same = is_same and (op.integer("group", 1) > 1 or min(weights[0], slab.extent) > 1)
+    is_same = is_same or _is_same_groups(op, attributes or {})
     if attributes is None or not (op.may_reassociate or is_same):
         return None
     needs: list[Slab | None] = [inputs, Slab(0, *slab[1:])]
@@ -37,6 +40,18 @@ def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:
     if len(op.inputs) > SUM_INPUT:
         needs.append(slab if op.has_input(SUM_INPUT) else None)
     return Sliced(tuple(needs), slab, attributes)
+
+
+def _is_same_groups(op: OpView, attributes: Mapping[str, Value]) -> bool:
+    """Whether each group is computed in the same way in the slab, however long its sums are.
+
+    Measured with ONNX Runtime 1.32.0 (1 to 4 threads; 3 to 8 images as groups, sums of up to 4,096 terms): threads take
+    whole groups where there are several, and share one out only where it is alone.
+    """
+    value = op.node.inputs[1]
+    part = attributes.get("group", 1)
+    is_float = value is not None and value.dtype == ir.DataType.FLOAT
+    return is_float and isinstance(part, int) and part > 1 and op.integer("group", 1) > 1
 
 
 def _of_groups(op: OpView, slab: Slab, filters: int) -> tuple[Slab | None, Mapping[str, Value] | None]:

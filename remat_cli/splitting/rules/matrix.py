@@ -67,7 +67,8 @@ def has_same_bits(whole: Product, part: Product, first_column: int, threads: int
     is_same_matrix = whole.matrices > 1 and part == whole._replace(matrices=part.matrices)
     if is_same_matrix and all(_sharers(whole, count) == _sharers(part, count) for count in counts):
         return True  # as many threads share each matrix, and cut it in the same way
-    if min(whole.columns, part.columns) == 1 or _may_run_by_row(part, counts) or _may_run_by_row(whole, counts):
+    is_vector = min(whole.columns, part.columns) == 1 and not whole.is_scaled  # else a product like any other
+    if is_vector or _may_run_by_row(part, counts) or _may_run_by_row(whole, counts):
         return False
     if whole.depth <= RUN:
         return True
@@ -133,6 +134,18 @@ def _runs(product: Product, sharers: int) -> list[int]:
         left -= columns
         found += [_run(product, columns)] * columns
     return found
+
+
+def first_run(rows: int, columns: int, depth: int, is_turned: bool, threads: int) -> int:
+    """How many terms each run has of a product that is computed in pieces of whole runs, or 0 where that is not known.
+
+    On any number of threads up to that many, and however many threads share a piece.
+    """
+    whole = Product(rows, columns, depth, 1, is_turned, is_scaled=False)
+    if depth <= RUN or _may_run_by_row(whole, range(1, threads + 1)):
+        return 0
+    found = {run for sharers in range(1, threads + 1) for run in _runs(whole, sharers)}
+    return found.pop() if len(found) == 1 else 0
 
 
 def _run(product: Product, columns: int) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from remat_cli.splitting.rules.sums import Adds
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 
 
@@ -73,7 +74,8 @@ class SliceRule:
     `is_resize`: may be written as picking rows and columns and mixing them. `reads_no_constants`: asks for shapes and
     attributes only, so that what it says of an op holds for the same op with other weights. `whole_in_loops`: why it is
     not cut where sizes vary, though it is at one size; else it is. `items_apart`: what is said of items of a batch
-    holds for any of them, and where it holds for small items it does for larger ones.
+    holds for any of them, and where it holds for small items it does for larger ones. `adds` says what they add up, if
+    that can be done part by part.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -95,6 +97,7 @@ class SliceRule:
     reads_no_constants: bool = False
     whole_in_loops: str = ""
     items_apart: bool = False
+    adds: Adds | None = None
 
     @property
     def has_windows(self) -> bool:

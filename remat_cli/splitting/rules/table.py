@@ -19,6 +19,7 @@ from remat_cli.splitting.rules import (
     resize,
     sampled,
     shape,
+    sums,
     table_rows,
     window,
 )
@@ -33,7 +34,7 @@ from remat_cli.splitting.rules.record import (
     Why,
     WindowKind,
 )
-from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
+from remat_cli.splitting.tiles.op_view import SUMMED, OpView, Slab, Sliced
 
 RECORDS: tuple[SliceRule, ...] = (
     SliceRule(
@@ -134,6 +135,7 @@ RECORDS: tuple[SliceRule, ...] = (
         items_apart=True,
         reads_all_channels=True,
         reads_no_constants=True,
+        adds=sums.convolution,
     ),
     SliceRule(
         window.convolution,
@@ -230,7 +232,9 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(shape.gather_elements, {ONNX: "GatherElements"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True),
     SliceRule(indexed.gather_points, dict.fromkeys((ONNX, CONTRIB), "GatherND"), Why.MOVED, is_cheap=True),
     SliceRule(indexed.scatter_points, {ONNX: "ScatterND"}, Why.MOVED, is_cheap=True),
-    SliceRule(indexed.scatter_elements, {ONNX: "ScatterElements Scatter"}, Why.MOVED, is_cheap=True),
+    SliceRule(
+        indexed.scatter_elements, {ONNX: "ScatterElements Scatter"}, Why.MOVED, is_cheap=True, adds=sums.scattered
+    ),
     SliceRule(indexed.scatter_rows, {ONNX: "TensorScatter"}, Why.MOVED, is_cheap=True),
     SliceRule(indexed.one_hot, {ONNX: "OneHot"}, Why.MOVED, is_cheap=True),
     SliceRule(indexed.triangle, dict.fromkeys((ONNX, CONTRIB), "Trilu"), Why.MOVED, is_cheap=True),
@@ -261,8 +265,16 @@ RECORDS: tuple[SliceRule, ...] = (
         Why.ASKED,
         Scope.TILE_LENGTH,
         product=ProductKind.STACK,
+        adds=sums.matrices,
     ),
-    SliceRule(matrix.gemm, {ONNX: "Gemm", CONTRIB: "FusedGemm"}, Why.ASKED, Scope.TILE_LENGTH, product=ProductKind.ONE),
+    SliceRule(
+        matrix.gemm,
+        {ONNX: "Gemm", CONTRIB: "FusedGemm"},
+        Why.ASKED,
+        Scope.TILE_LENGTH,
+        product=ProductKind.ONE,
+        adds=sums.product,
+    ),
     SliceRule(
         matrix.integer_matmul,
         {ONNX: "MatMulInteger", CONTRIB: "MatMulIntegerToFloat"},
@@ -291,7 +303,8 @@ RECORDS: tuple[SliceRule, ...] = (
         {ONNX: "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"},
         Why.APART,
     ),
-    SliceRule(lines.summation, {ONNX: "ReduceSum ReduceMean"}, Why.ASKED),
+    SliceRule(lines.summation, {ONNX: "ReduceSum"}, Why.ASKED, adds=sums.reduced),
+    SliceRule(lines.summation, {ONNX: "ReduceMean"}, Why.ASKED),
     SliceRule(lines.by_rows, {ONNX: "Scan"}, Why.ASKED),
     SliceRule(lines.best_place, {ONNX: "ArgMax ArgMin"}, Why.APART),
     SliceRule(attention.attention, {ONNX: "Attention"}, Why.ASKED),
@@ -339,5 +352,14 @@ def is_for_threads(domain: str, op_type: str) -> bool:
 
 
 def slice_op(op: OpView, slab: Slab) -> Sliced | None:
-    """The op cut down to make a slab of its outputs; None where there is no rule, or the rule cannot."""
-    return rule_of(*op.key).cut(op, slab)
+    """The op cut down to make a slab of its outputs, or to add up some positions; None where no rule can."""
+    if slab.axis != SUMMED:
+        return rule_of(*op.key).cut(op, slab)
+    adding = added_up(op)
+    return None if adding is None else sums.cut_sum(op, adding, slab)
+
+
+def added_up(op: OpView) -> sums.Adding | None:
+    """What an op adds up, where that can be done part by part."""
+    adds = rule_of(*op.key).adds
+    return None if adds is None else adds(op)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from math import prod
 
+import onnx_ir as ir
+
 from remat_cli.base.present import present
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.splitting.rules.conv_channels import (
@@ -51,10 +53,15 @@ def convolution(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def pooling(op: OpView, slab: Slab) -> Sliced | None:
-    """MaxPool, AveragePool, LpPool without indices; windows over the end (`ceil_mode`) stay as they are."""
+    """MaxPool, AveragePool, LpPool; windows over the end (`ceil_mode`) stay as they are.
+
+    MaxPool with indices, which count over all that it reads, only by images whose places are all that is read of them.
+    """
     is_auto_padded = op.text("auto_pad", "NOTSET") != "NOTSET"
-    if sum(shape is not None for shape in op.outputs) > 1 or (op.node.op_type == "LpPool" and is_auto_padded):
+    if op.node.op_type == "LpPool" and is_auto_padded:
         return None  # LpPool's own padding was measured not to be what ONNX defines
+    if sum(shape is not None for shape in op.outputs) > 1 and not (slab.axis == 0 and _are_places_in_images(op)):
+        return None
     kernel = op.integers("kernel_shape")
     if slab.axis < SPATIAL:
         return of_first(op, slab, slab) if slab.axis == 0 or op.key[0] != NCHWC else None
@@ -73,6 +80,16 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
     else:
         is_exact = _is_same_sum(op, slab, sliced, kernel)
     return sliced if is_exact or op.may_reassociate else None
+
+
+def _are_places_in_images(op: OpView) -> bool:
+    """Whether all that reads a pool's indices takes remainders that are the same wherever an image lies."""
+    readers = op.node.outputs[1].consumers()
+    divisors = [node.inputs[1].const_value if node.op_type == "Mod" and node.inputs[1] else None for node in readers]
+    known = [int(tensor.numpy().item()) for tensor in divisors if tensor is not None and tensor.size == 1]
+    image = prod(op.input_shape(0)[1:])
+    is_whole = op.node.outputs[1].is_graph_output()
+    return len(known) == len(readers) > 0 and not is_whole and all(n > 0 and image % n == 0 for n in known)
 
 
 def batch_only(op: OpView, slab: Slab) -> Sliced | None:
@@ -163,6 +180,8 @@ def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     channels, group = op.input_shape(1)[1], op.integer("group", 1)
     if channels == 1 and group < op.output_shape[1] and kernel == (7, 7) and not op.may_reassociate:
         return False  # measured: has a way of its own, which depends on size and padding
+    if slab.axis == 0 and slab.extent > 1 and element_type(op) == ir.DataType.FLOAT:
+        return True  # measured: threads take whole images where there are several, and share one where it is alone
     positions = prod(op.output_shape[SPATIAL:])
     part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent
     return is_same_product(op, 1, channels * prod(kernel), (positions, part))

@@ -18,6 +18,7 @@ from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, declare, element_types
 from remat_cli.splitting.tiles.op_view import Shape, Slab
 from remat_cli.splitting.tiles.steps import (
+    AddStep,
     CutStep,
     FillStep,
     JoinStep,
@@ -101,6 +102,9 @@ class _Writer:
             yield from self._cut(step)
         elif isinstance(step, FillStep):
             yield from self._fill(step)
+        elif isinstance(step, AddStep):
+            self._declare(step.result.name, step.result.tensor, self._shape(step.result))
+            yield Draft(self._fresh(step.result.name), "Add", (step.before.name, step.part.name), (step.result.name,))
         else:
             yield from self._join(step)
 
@@ -124,11 +128,13 @@ class _Writer:
     def _read(self, step: RunStep, position: int) -> str:
         """Name of what a tile reads as one of its inputs."""
         sliced, piece = step.work.sliced, step.reads[position]
+        if piece is not None:
+            return piece.name
         name = self.view.reads[step.work.op][position]
         if position in sliced.constants:
             return self._constant(sliced.constants[position], f"{name}/tile_{step.tile}")
-        if piece is not None or not name:
-            return piece.name if piece is not None else ""
+        if not name:
+            return ""
         need, tensor = sliced.needs[position], self.weights[name]
         if need is None or need.extent == tensor.shape[need.axis]:
             return name

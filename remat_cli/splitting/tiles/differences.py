@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from remat_cli.onnx_io.read.interface import DATA_TYPES
 from remat_cli.splitting.tiles.build import folded_shape
-from remat_cli.splitting.tiles.op_view import Slab
+from remat_cli.splitting.tiles.op_view import SUMMED, Slab
 from remat_cli.splitting.tiles.steps import Piece, RunStep, TiledRegion
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -27,9 +27,10 @@ def with_outputs(model: ir.Model, view: ModelView, names: Mapping[str, str]) -> 
 
 
 def compared_pieces(regions: Iterable[TiledRegion]) -> tuple[tuple[RunStep, Piece], ...]:
-    """Everything that ops make in tiles, in order."""
+    """Everything that ops make in tiles, in order; of sums only those of all tiles."""
     steps = (step for region in regions for step in region.steps if isinstance(step, RunStep))
-    return tuple((step, piece) for step in steps for piece in step.makes if piece is not None)
+    made = ((step, piece) for step in steps for piece in step.makes if piece is not None)
+    return tuple((step, piece) for step, piece in made if step.turn is None or piece.name == piece.tensor)
 
 
 def first_difference(
@@ -46,8 +47,10 @@ def first_difference(
     for step, piece in pieces:
         made, asked = step.work.sliced.makes, step.work.asked
         inner = Slab(asked.axis, asked.start - made.start, asked.stop - made.start)
-        ours = _cut(view, piece.tensor, split[piece.name], inner)
-        if not is_same(_cut(view, piece.tensor, whole[piece.tensor], asked), ours):
+        ours, theirs = split[piece.name], whole[piece.tensor]
+        if asked.axis != SUMMED:
+            ours, theirs = _cut(view, piece.tensor, ours, inner), _cut(view, piece.tensor, theirs, asked)
+        if not is_same(theirs, ours):
             return step.work.op
     return None
 

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 from remat_cli.core.schedule.graph import element_bits
 from remat_cli.core.values.profile import OpCost
-from remat_cli.splitting.tiles.steps import FillStep, Piece, RunStep, Step, WholeStep, piece_shape, reads_of, results_of
+from remat_cli.splitting.tiles.steps import (
+    FillStep,
+    Piece,
+    RunStep,
+    Step,
+    WholeStep,
+    piece_shape,
+    reads_of,
+    results_of,
+)
 from remat_cli.splitting.tiles.timeline import owner_of
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -164,13 +173,14 @@ class _Memory:
         self.ends.setdefault(self.until[name], []).append(name)
 
     def _shared(self, step: Step, result: Piece, index: int) -> str | None:
-        """The storage that a result shares with something the step reads."""
+        """The storage that a result shares with something the step reads; sums may, and are not counted on to."""
         if isinstance(step, FillStep) and step.before is not None:
             return self.storage[step.before.name]
         if isinstance(step, WholeStep):
             return self._shared_whole(step, result, index)
-        if not isinstance(step, RunStep):
-            return None
+        return self._shared_tile(step, result, index) if isinstance(step, RunStep) else None
+
+    def _shared_tile(self, step: RunStep, result: Piece, index: int) -> str | None:
         facts = self.view.facts[step.work.op]
         if facts.view and result == step.makes[0] and step.reads[0] is not None:
             return self.storage[step.reads[0].name]
@@ -204,7 +214,7 @@ class _Memory:
 def _share(step: RunStep, view: ModelView) -> float:
     """How much of its op a step does."""
     slab = step.work.sliced.makes
-    return slab.extent / max(1, view.ops[step.work.op].output_shape[slab.axis])
+    return slab.extent / max(1, view.extent(step.work.op, slab.axis))
 
 
 def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ import onnx_ir as ir
 from remat_cli.base.present import present
 
 MOST_THREADS = 8
+SUMMED = -1
+"""The axis of a slab of the positions that an op adds up."""
 Shape = tuple[int, ...]
 Value = int | float | str | tuple[int, ...] | tuple[float, ...]
 
@@ -112,6 +115,13 @@ class OpView:
         return None if tensor is None else np.asarray(tensor.numpy())
 
 
+class SumSoFar(Enum):
+    """What becomes of the sum so far where a tile adds up some positions, unless an input takes it."""
+
+    ADDED = "the sum of the tile is added to it"
+    FIRST_ROW = "it stands in front of the rows that the tile adds up"
+
+
 @dataclass(frozen=True)
 class Sliced:
     """An op cut down so that it makes a slab of its outputs.
@@ -120,12 +130,14 @@ class Sliced:
     reads a part of its own (a position embedding), never where all tiles together would hold more than the whole (the
     weight of a convolution). `makes` is what every output then holds, which may be more than was asked for: the rest
     is cut off, and may hold wrong values. `attributes` and `constants` (by input position) replace those of the node.
+    Where an op is cut along what it adds up, `so_far` says what becomes of the sum so far, or which input takes it.
     """
 
     needs: tuple[Slab | None, ...]
     makes: Slab
     attributes: Mapping[str, Value] = field(default_factory=dict)
     constants: Mapping[int, npt.NDArray[np.generic]] = field(default_factory=dict)
+    so_far: SumSoFar | int | None = None
 
 
 def of_first(op: OpView, need: Slab | None, makes: Slab) -> Sliced:

@@ -193,7 +193,7 @@ class SplitProposer:
         before = sum(self.costs[op].time_ns for op in whole)
         after = sum(step_time_ns(step, view, found.cast.costs) for step in found.steps if op_of(view, step) in inside)
         return RegionFacts(
-            extent=view.ops[ops[-1]].output_shape[found.banding.axis[ops[-1]]],
+            extent=view.extent(ops[-1], found.banding.axis[ops[-1]]),
             halo_percent=100 * (after - before) / max(1, before),
             peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[timeline.position[op]] for op in whole),
             peak_after_bytes=self.fixed_bytes + found.cost.peak_bytes,

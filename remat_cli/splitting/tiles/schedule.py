@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from remat_cli.splitting.tiles.estimate import piece_bytes
-from remat_cli.splitting.tiles.steps import JoinStep, Step, WholeStep, reads_of, results_of
+from remat_cli.splitting.tiles.steps import JoinStep, RunStep, Step, WholeStep, reads_of, results_of
 from remat_cli.splitting.tiles.view import ModelView
 
 
@@ -17,6 +18,8 @@ def in_order(view: ModelView, steps: Sequence[Step]) -> list[Step]:
     tile shares are cut off a band, which then goes; a second reader of a band follows the first.
     """
     scheduler = _Scheduler(view, steps)
+    for index in scheduler.sums:  # before whole ops, for some of which all tiles would have to run
+        scheduler.run(index)
     for index, step in enumerate(steps):
         if isinstance(step, WholeStep) or not scheduler.readers[index]:
             scheduler.run(index)
@@ -38,11 +41,36 @@ class _Scheduler:
         return {piece.name: index for index, step in enumerate(self.steps) for piece in results_of(step)}
 
     @cached_property
+    def sums(self) -> list[int]:
+        """Steps that add up positions, those of one tile of a turn after each other, and tiles in order."""
+        found = [(step.turn, step.tile, index) for index, step in enumerate(self.steps) if isinstance(step, RunStep)]
+        return [index for turn, _, index in sorted((turn, tile, index) for turn, tile, index in found if turn)]
+
+    @cached_property
+    def turns(self) -> dict[int, list[int]]:
+        """By step that adds up positions those of the tile before, of the same turn."""
+        by_tile: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for index in self.sums:
+            step = self.steps[index]
+            if isinstance(step, RunStep) and step.turn is not None:
+                by_tile[step.turn][step.tile].append(index)
+        found: dict[int, list[int]] = {}
+        for tiles in by_tile.values():
+            ordered = [tiles[tile] for tile in sorted(tiles)]
+            for before, after in pairwise(ordered):
+                found.update(dict.fromkeys(after, before))
+        return found
+
+    @cached_property
     def sources(self) -> list[list[int]]:
         """By step those it waits for, in the order in which it reads."""
         return [
-            list(dict.fromkeys(self.maker[p.name] for p in reads_of(step) if p.name in self.maker))
-            for step in self.steps
+            list(
+                dict.fromkeys(
+                    [*self.turns.get(index, ()), *(self.maker[p.name] for p in reads_of(step) if p.name in self.maker)]
+                )
+            )
+            for index, step in enumerate(self.steps)
         ]
 
     @cached_property

@@ -31,12 +31,17 @@ class CutStep:
 
 @dataclass(frozen=True)
 class RunStep:
-    """Runs an op on pieces; `reads` by position, None where the op reads a constant or nothing there."""
+    """Runs an op on pieces; `reads` by position, None where the op reads a constant or nothing there.
+
+    Of ops that add up positions, `turn` tells those apart that may go on together: all of them take one tile before any
+    takes the next.
+    """
 
     work: TileWork
     tile: int
     reads: tuple[Piece | None, ...]
     makes: tuple[Piece | None, ...]
+    turn: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,18 @@ class FillStep:
     is_last: bool
 
 
+@dataclass(frozen=True)
+class AddStep:
+    """Adds what a tile has added up to the sum so far."""
+
+    before: Piece
+    part: Piece
+    result: Piece
+
+
 NEW, RAW = "/new", "/raw"  # what a tile adds to kept rows; what an op makes before it is cut to what was asked
 
-Step = CutStep | RunStep | WholeStep | JoinStep | FillStep
+Step = CutStep | RunStep | WholeStep | JoinStep | FillStep | AddStep
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,8 @@ def reads_of(step: Step) -> tuple[Piece, ...]:
         return (step.source,)
     if isinstance(step, JoinStep):
         return step.parts
+    if isinstance(step, AddStep):
+        return (step.before, step.part)
     if isinstance(step, FillStep):
         return (step.part,) if step.before is None else (step.before, step.part)
     return tuple(piece for piece in step.reads if piece is not None)

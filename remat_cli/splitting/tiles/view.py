@@ -15,8 +15,8 @@ from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.onnx_io.write.assemble import element_types
 from remat_cli.splitting.rules.record import LayoutKind, SliceRule
-from remat_cli.splitting.rules.table import rule_of, slice_op
-from remat_cli.splitting.tiles.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced
+from remat_cli.splitting.rules.table import added_up, rule_of, slice_op
+from remat_cli.splitting.tiles.op_view import MOST_THREADS, SUMMED, OpView, Shape, Slab, Sliced
 
 
 def view_model(
@@ -148,6 +148,13 @@ class ModelView:
             if is_own or carries:
                 found.update(name for name in makes if name)
         return frozenset(found)
+
+    def extent(self, op: int, axis: int) -> int:
+        """How long an op's output is along an axis; how many positions it adds up along that of sums."""
+        if axis != SUMMED:
+            return self.ops[op].output_shape[axis]
+        adding = added_up(self.ops[op])
+        return 0 if adding is None else adding.length
 
     def slice(self, op: int, slab: Slab) -> Sliced | None:
         """The op cut down to a slab of its output; remembered."""
