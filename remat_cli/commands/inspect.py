@@ -28,7 +28,7 @@ from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
-from remat_cli.onnx_io.read.few_bits import few_bit_kind
+from remat_cli.onnx_io.read.interface import few_bit_kind
 from remat_cli.onnx_io.read.load import prepare_optimized
 from remat_cli.onnx_io.read.source_names import source_nodes, told_names
 from remat_cli.onnx_io.write.as_written import condition_of

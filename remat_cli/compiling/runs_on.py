@@ -12,8 +12,7 @@ from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, UNLIKE, RunsOn
-from remat_cli.core.values.runtimes import RuntimeRange
+from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, UNLIKE, RunsOn, RuntimeRange
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from, needs_of
 from remat_cli.onnx_io.write.processor_guard import guard_in

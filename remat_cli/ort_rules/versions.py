@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from remat_cli.core.values.runtimes import RuntimeRange
+from remat_cli.core.values.runs_on import RuntimeRange
 
 TRIED_UP_TO: Final = "1.32"
 """The newest runtime on which files of all kinds were run."""

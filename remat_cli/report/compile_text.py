@@ -18,12 +18,11 @@ from remat_cli.report.compile import (
     warning_lines,
 )
 from remat_cli.report.explain import live_tensor_lines
-from remat_cli.report.family_text import family_lines
-from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.process_text import process_lines
 from remat_cli.report.regions import floor_lines, obstacle_lines, split_lines
 from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.screen import compile_screen, outputs_row, refused_screen
+from remat_cli.report.seen_text import family_lines, learnt_lines
 from remat_cli.report.solution import (
     NEAREST_PERCENT,
     NEAREST_PROCESS,

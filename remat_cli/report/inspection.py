@@ -37,13 +37,13 @@ from remat_cli.report.explain import (
     step_name,
 )
 from remat_cli.report.few_bits import few_bits_lines
-from remat_cli.report.learnt import learnt_lines
 from remat_cli.report.paging import PagingReport
 from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.pictures.terminal_chart import Band, ChartRule, memory_chart
 from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
+from remat_cli.report.seen_text import learnt_lines
 from remat_cli.report.solution import EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need

@@ -10,7 +10,7 @@ from remat_cli.base.errors import ConfigError
 from remat_cli.base.units import parse_bytes
 from remat_cli.core.schedule.splits import SplitMode, parse_split_axis
 from remat_cli.core.values.budget import AskedBudget, parse_budget, parse_share
-from remat_cli.core.values.runtimes import RuntimeRange
+from remat_cli.core.values.runs_on import RuntimeRange
 from remat_cli.core.values.session import session_value
 from remat_cli.core.values.sizes import SizeLimit, SizeRange, dim_told, products_told
 from remat_cli.core.values.verification import VerifyMode

@@ -15,7 +15,7 @@ from remat_cli.core.schedule.splits import DEFAULT_RACE_SHARE, SplitAxis, SplitM
 from remat_cli.core.values.budget import WHOLE, AskedBudget, Scope
 from remat_cli.core.values.conditions import CPU, HEAP_BYTES, Conditions
 from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
-from remat_cli.core.values.runtimes import RuntimeRange
+from remat_cli.core.values.runs_on import RuntimeRange
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, dim_told
 from remat_cli.core.values.spill import HOST, SpillSpec

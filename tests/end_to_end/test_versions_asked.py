@@ -19,8 +19,7 @@ from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.cli import main
 from remat_cli.compiling.runs_on import refuse_late_needs, refuse_unknown_versions
 from remat_cli.core.files.plan_reader import read_plan
-from remat_cli.core.values.runs_on import RunsOn
-from remat_cli.core.values.runtimes import RuntimeRange
+from remat_cli.core.values.runs_on import RunsOn, RuntimeRange
 from remat_cli.onnx_io.read.compiled import runs_on_at
 from remat_cli.onnx_io.write.op_versions import loads_from, needs_of
 from remat_cli.ort_rules.records import RECORDS, rules_for

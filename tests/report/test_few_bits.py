@@ -7,7 +7,7 @@ import pytest
 
 from bench.decoder_models import Decoder, decoder
 from bench.quantised_models import half, unet
-from remat_cli.onnx_io.read.few_bits import few_bit_kind
+from remat_cli.onnx_io.read.interface import few_bit_kind
 from remat_cli.report.explain import LiveTensor
 from remat_cli.report.few_bits import few_bits_at_peak, few_bits_lines
 from tests.splitting.quantised_models import dynamic_int8, encoder, recogniser

@@ -21,8 +21,7 @@ from remat_cli.core.schedule.splits import SplitMode, Splitting
 from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.profile import Kind, Placement, Profile
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
-from remat_cli.core.values.runs_on import RunsOn
-from remat_cli.core.values.runtimes import RuntimeRange
+from remat_cli.core.values.runs_on import RunsOn, RuntimeRange
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import Paging

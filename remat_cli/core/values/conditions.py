@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.core.values.runtimes import RuntimeRange
+from remat_cli.core.values.runs_on import RuntimeRange
 from remat_cli.core.values.session import AskedSession
 from remat_cli.core.values.sizes import Dim, SizeFamily
 from remat_cli.core.values.spill import SpillSpec

@@ -24,6 +24,22 @@ OWN_OPTIONS: Final = ("sessions that remat opens",)
 """The same of a plan that is cut into sessions."""
 
 
+class RuntimeRange(msgspec.Struct, frozen=True):
+    """Versions of ONNX Runtime that a file is for, as a user names them.
+
+    From the oldest to the newest version, each MAJOR.MINOR; with no `newest`, up to the newest that was tried.
+    """
+
+    oldest: str
+    newest: str | None = None
+
+    def __str__(self) -> str:
+        """As it is written on the command line."""
+        if self.newest is None:
+            return f">={self.oldest}"
+        return f"=={self.oldest}" if self.newest == self.oldest else f"{self.oldest}..{self.newest}"
+
+
 class RunsOn(msgspec.Struct, frozen=True):
     """What a file needs, as read from what it contains.
 

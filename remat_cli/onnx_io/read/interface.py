@@ -1,4 +1,4 @@
-"""Describes what a session takes and gives, by the runtime's names of types, and which op reads which weight."""
+"""Describes what a session takes and gives, by the runtime's names of types, who reads a weight, of how few bits."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import onnx_ir as ir
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
+from remat_cli.core.values.few_bits import FewBitKind
 from remat_cli.onnx_io.read.default_order import captured_values, subgraphs
 
 RUNTIME_NAMES: Mapping[ir.DataType, str] = {
@@ -63,6 +64,14 @@ def type_of(tensor: ir.TensorProtocol) -> TensorType:
 def dims_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """Shape of a constant."""
     return tuple(int(dim) for dim in tensor.shape.numpy())
+
+
+IN_BLOCKS_OF_BITS = frozenset({"MatMulNBits", "GatherBlockQuantized", "MatMulBnb4"})
+ON_BYTES = (
+    *("DynamicQuantize", "QLinear", "QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger"),
+    *("QGemm", "QAttention", "QEmbed"),
+)  # beginnings of names
+FEW_BITS_SHARE = 0.5  # of the bytes of weights, for a model to be called after their type
 
 
 @dataclass(frozen=True)
@@ -194,3 +203,15 @@ def has_op(model: ir.Model, node: ir.Node) -> bool:
 
 def _domain(node: ir.Node) -> str:
     return "" if node.domain == "ai.onnx" else node.domain
+
+
+def few_bit_kind(model: ir.Model) -> FewBitKind | None:
+    """How few bits a model is made of; None where it is as most are."""
+    ops = {node.op_type for node in model.graph.all_nodes()}
+    if ops & IN_BLOCKS_OF_BITS:
+        return "int4"
+    if any(op.startswith(ON_BYTES) for op in ops):
+        return "int8"
+    weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    halves = sum(weight.nbytes for weight in weights if weight.dtype == ir.DataType.FLOAT16)
+    return "float16" if halves and halves >= FEW_BITS_SHARE * sum(weight.nbytes for weight in weights) else None
