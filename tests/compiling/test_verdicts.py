@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
+import onnx_ir as ir
 import pytest
 from msgspec import structs
 
@@ -22,6 +23,7 @@ from remat_cli.compiling.search.tensor_cap import CapSearch
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search
 from remat_cli.contest.runner import tiny_problem
+from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
 from remat_cli.core.schedule.splits import SplitOptions
@@ -45,7 +47,8 @@ def planned(status: Status, *, least: bool = False, time_ns: int | None = None) 
     run = SolverRun(
         solver="auto", seed=0, status=status, space="free", floor=ProvedFloor(9, (0,)), seconds=1.0, plan=plan
     )
-    prepared = SimpleNamespace(source=SimpleNamespace(ir=None), graph=SimpleNamespace(tensors=()), runnable=None)
+    source = SimpleNamespace(ir=ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 17}), ir_version=8))
+    prepared = SimpleNamespace(source=source, graph=Graph((), (), ()), runnable=None)
     found = Answered(prepared=prepared, platform=None, answer=BudgetAnswer(question, run), whole=prepared)
     return found.refused() if plan is None else found.as_model(SimpleNamespace(plan=plan))
 
@@ -59,7 +62,7 @@ def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Ti
     looking = Tiles(SplitTask(whole, whole.answer.question, request, None, progress))
     view = SimpleNamespace(nodes=("fused",))
     looking.__dict__["proposer"] = SimpleNamespace(
-        timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes: found
+        timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes, names: found
     )
     return looking
 
