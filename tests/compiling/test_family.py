@@ -139,12 +139,20 @@ def test_other_sizes_are_not_inspected(compiled, capsys, word, said):
     assert said in capsys.readouterr().err
 
 
-def test_a_region_holds_all_and_none_just_one_tensor(compiled):
-    """Regions that fit the tensors of one size are too small for another, and what is held then grows with each."""
-    model = onnx.load(compiled)
-    promise = json.loads(compiled.with_suffix(".plan.json").read_text())["promise"]
-    ballasts = next(entry.value for entry in model.metadata_props if entry.key == "remat.steady").split(",")
-    assert 2 * int(ballasts[-1]) >= promise["peak_bytes"] - promise["fixed_bytes"]
+def test_a_region_holds_all_and_none_just_one_tensor(compiled, capsys):
+    """Regions that fit the tensors of one size are too small for another, and what is held then grows with each.
+
+    In some orders of the ops, which measured times decide, none is made beforehand as none would be: so it is seen.
+    """
+    model, plan = onnx.load(compiled), compiled.with_suffix(".plan.json")
+    promise = json.loads(plan.read_text())["promise"]
+    ballasts = next(entry.value for entry in model.metadata_props if entry.key == "remat.steady")
+    if ballasts:
+        assert 2 * int(ballasts.split(",")[-1]) >= promise["peak_bytes"] - promise["fixed_bytes"]
+        return
+    assert main(["verify", str(plan), "--format", "json", "--quiet"]) == 0
+    seen = json.loads(capsys.readouterr().out)["verification"]["family"]
+    assert seen["resident_bytes"] <= seen["resident_at_largest_bytes"] + 2**18
 
 
 def test_what_all_layers_read_is_made_again_tile_by_tile(folder):
