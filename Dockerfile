@@ -1,5 +1,5 @@
 # remat on the CPU, for a user who is not root:  docker build -t remat .
-#   docker run --rm -v "$PWD:/work" --user "$(id -u):$(id -g)" remat compile model.onnx --budget 80%
+#   docker run --rm -v "$PWD:/models" --user "$(id -u):$(id -g)" remat compile model.onnx --budget 80%
 FROM python:3.12-slim AS built
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
@@ -16,6 +16,6 @@ RUN pip install --no-cache-dir --constraint /tmp/constraints.txt "$(ls /wheels/*
 ENV REMAT_CACHE_DIR=/cache/remat NUMBA_CACHE_DIR=/cache/kernels
 VOLUME /cache
 USER remat
-WORKDIR /work
+WORKDIR /models
 ENTRYPOINT ["remat"]
 CMD ["--help"]
