@@ -20,6 +20,7 @@ from bench.paging_simulated import BENCH as PAGING_SIMULATED
 from bench.pipelines import BENCH as PIPELINES
 from bench.process import BENCH as PROCESS
 from bench.real.report import BENCH as REAL
+from bench.sessions import BENCH as SESSIONS
 from bench.training import BENCH as TRAINING
 from bench.training_curves import BENCH as TRAINING_CURVES
 from bench.webgpu import BENCH as WEBGPU
@@ -27,7 +28,7 @@ from bench.weight_paging import BENCH as WEIGHT_PAGING
 
 PAGES = (
     *(ANY_SIZE, CALLERS, CUDA, DEVICES, LOADING, MAX_TENSOR, MODELS, OPSETS, PAGING_PROCESS, PAGING_SIMULATED),
-    *(PIPELINES, PROCESS, REAL, TRAINING, TRAINING_CURVES, WEBGPU, WEIGHT_PAGING),
+    *(PIPELINES, PROCESS, REAL, SESSIONS, TRAINING, TRAINING_CURVES, WEBGPU, WEIGHT_PAGING),
 )
 REWRITTEN = (DEVICES, MAX_TENSOR, MODELS, OPSETS, PAGING_PROCESS, TRAINING, TRAINING_CURVES, WEBGPU, WEIGHT_PAGING)
 
