@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from remat_cli.ort_rules.arena import BLOCK, LoadedSession, RunMemory, pattern_bytes
 from remat_cli.ort_rules.requests import Request, outputs_of
@@ -20,30 +20,46 @@ def simulate_at_once(requests: Sequence[Request], count: int, session: LoadedSes
 
     As of single runs, the first ask for tensors one by one, later ones for a block each.
     """
-    drawn = [_drawn(requests, count, session, random.Random(seed)) for seed in range(DRAWN)]
-    most = zip(*drawn, strict=True)
-    return tuple(max(alike, key=lambda each: each.resident_bytes) for alike in most)
-
-
-def _drawn(
-    requests: Sequence[Request], count: int, session: LoadedSession, rng: random.Random
-) -> tuple[RunMemory, ...]:
-    arena, found = session.arena(), list[RunMemory]()
-    loaded_bytes, outputs = arena.resident_bytes, outputs_of(requests)
     block_bytes = pattern_bytes([request for request in requests if request.in_block], session.rules)
-    shift = 2 * (1 + max((abs(request.number) for request in requests), default=0))
-    later = _with_block(requests, block_bytes) if block_bytes else requests
-    for number in range(ROUNDS):
-        before, first = len(arena.regions), number * count
-        for run, request in _met(later if number else requests, count, rng):
-            offset = 2 * BLOCK * (first + run) if request.number == BLOCK else shift * (first + run)
-            arena.run([request], offset)
-        for run in range(first - count, first) if number else ():
-            for output in outputs:
-                arena.give_back(output.number + shift * run)
-        resident_bytes = arena.resident_bytes - loaded_bytes
-        found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
-    return tuple(found)
+    crowd = _Crowd(
+        count=count,
+        first=requests,
+        later=_with_block(requests, block_bytes) if block_bytes else requests,
+        outputs=outputs_of(requests),
+        shift=2 * (1 + max((abs(request.number) for request in requests), default=0)),
+    )
+    drawn = [crowd.drawn(session, random.Random(seed)) for seed in range(DRAWN)]
+    return tuple(max(alike, key=lambda each: each.resident_bytes) for alike in zip(*drawn, strict=True))
+
+
+@dataclass(frozen=True)
+class _Crowd:
+    """So many runs at once: what each asks for in the first round and in later ones, and which of that are its outputs.
+
+    Numbers of requests of one run lie `shift` behind those of the run before.
+    """
+
+    count: int
+    first: Sequence[Request]
+    later: Sequence[Request]
+    outputs: Sequence[Request]
+    shift: int
+
+    def drawn(self, session: LoadedSession, rng: random.Random) -> tuple[RunMemory, ...]:
+        """What each round leaves behind where requests meet in one of the ways that they may."""
+        arena, found = session.arena(), list[RunMemory]()
+        loaded_bytes = arena.resident_bytes
+        for number in range(ROUNDS):
+            before, first = len(arena.regions), number * self.count
+            for run, request in _met(self.later if number else self.first, self.count, rng):
+                offset = (2 * BLOCK if request.number == BLOCK else self.shift) * (first + run)
+                arena.run([request], offset)
+            for run in range(first - self.count, first) if number else ():
+                for output in self.outputs:
+                    arena.give_back(output.number + self.shift * run)
+            resident_bytes = arena.resident_bytes - loaded_bytes
+            found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
+        return tuple(found)
 
 
 def _with_block(requests: Sequence[Request], block_bytes: int) -> list[Request]:

@@ -119,16 +119,13 @@ def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
         )
         return load_forecast(file.weights, what, rules.loading)
 
-    count = runtime.options.runs_at_once
     crowd_runs = predict_at_once(judged, runtime, sessions.runs)
 
     def process(found: LoadForecast) -> ProcessMemory:
         one = _process(found, sessions.runs, rules.loading, is_mapped=file.is_mapped)
-        if count == 1:
-            return one
         weights_bytes = min(found.loaded_bytes, sum(each.own_bytes for each in file.weights) + found.mapped_bytes)
         crowd = _process(found, crowd_runs, rules.loading, is_mapped=file.is_mapped)
-        return _at_once(one, crowd, count, weights_bytes)
+        return _at_once(one, crowd, runtime.options.runs_at_once, weights_bytes)
 
     loading, at_most = loaded(0), loaded(rules.loading.stuck_copies)
     return Forecast(
@@ -271,11 +268,12 @@ def _process(loading: LoadForecast, runs: RunsForecast, rules: LoadRules, *, is_
 
 def predict_at_once(judged: Judged, runtime: Runtime, one: RunsForecast) -> RunsForecast:
     """What the arena holds for so many runs at once as the runtime's options say; as of `one` where that is one."""
-    rules, count = rules_for(runtime), runtime.options.runs_at_once
+    count = runtime.options.runs_at_once
     if count == 1 or not runtime.options.has_arena:
         return one
-    sessions = (LoadedSession(rules.arena, judged.copies, newest_first) for newest_first in (True, False))
-    found = [simulate_at_once(asked_for(judged, runtime), count, session) for session in sessions]
+    arena, requests = rules_for(runtime).arena, asked_for(judged, runtime)
+    sessions = (LoadedSession(arena, judged.copies, newest_first) for newest_first in (True, False))
+    found = [simulate_at_once(requests, count, session) for session in sessions]
     return msgspec.structs.replace(
         one,
         first_run_bytes=max(runs[0].resident_bytes for runs in found),
