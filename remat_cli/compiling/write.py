@@ -328,21 +328,14 @@ def _write(drawn: _Drawn) -> WrittenModel:
         target = prepared.conditions.target
         left = f"{LEFT}:{target}" if target else LEFT
         set_model_metadata(as_written.model, PORTABLE_KEY, "yes" if prepared.layout is None else left)
+    written = WrittenModel(as_written, sessions, is_left=prepared.layout is not None, unlike=unlike, beyond=beyond)
     on_top_bytes = 0
     if answer.question.is_share:
-        held_bytes = max(sessions.judged.plan.peak, sessions.default_session.peak_bytes)
-        gates_bytes = max(0, held_bytes - fixed_bytes - answer.known_plan.peak)
+        gates_bytes = max(0, written.least_budget_bytes - fixed_bytes - answer.known_plan.peak)
         on_top_bytes = fixed_bytes + (gates_bytes if gates_bytes <= MOST_GATES_BYTES else 0)
-    if answer.question.origin == "process" and found is not None and form is not None:
+    elif answer.question.origin == "process" and found is not None and form is not None:
         on_top_bytes = fixed_bytes + sum(found.early[name] for name in form.early)
-    return WrittenModel(
-        as_written,
-        sessions,
-        on_top_bytes=on_top_bytes,
-        is_left=prepared.layout is not None,
-        unlike=unlike,
-        beyond=beyond,
-    )
+    return replace(written, on_top_bytes=on_top_bytes)
 
 
 def _leanest_form(

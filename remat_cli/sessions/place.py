@@ -130,9 +130,11 @@ class _Placing:
         surely_again = any(has_cache(specs, spec.memory) for spec in specs)  # schedules do not show what is kept
         early = search.share(FIRST_SHARE) if surely_again else search
         first = answer(question, early, self.progress, None if helped is None else helped.schedule)
-        if first.plan is not None and any(excess_bytes(question.problem, build(first)[1].needed_bytes)):
-            apart = self._without_reuse(first)
-            if apart is not None:
+        if first.plan is not None and not question.least:
+            built = build(first)
+            if not any(excess_bytes(question.problem, built[1].needed_bytes)):
+                return built
+            if (apart := self._without_reuse(first)) is not None:
                 return apart
         return fit(first, build, search, self.progress)
 
