@@ -6,7 +6,7 @@ whole: each band is freed once the tiles that read it have run.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -91,9 +91,14 @@ def even_tiles(view: ModelView, axis: Mapping[int, int], ops: Sequence[int], wan
     """Into how many tiles to cut a group: as many as wanted; where it adds up, so many that all are equal."""
     if all(axis[op] != SUMMED for op in ops):
         return wanted
-    common = math.gcd(*(view.extent(op, axis[op]) for op in ops))
-    even = [count for count in range(2, common + 1) if common % count == 0]
+    even = even_counts(view, axis, ops)
     return next((count for count in even if count >= wanted), even[-1] if even else wanted)
+
+
+def even_counts(view: ModelView, axis: Mapping[int, int], ops: Iterable[int]) -> list[int]:
+    """Into how many tiles, all as long, each of some ops can be cut."""
+    common = math.gcd(*(view.extent(op, axis[op]) for op in ops))
+    return [count for count in range(2, common + 1) if common % count == 0]
 
 
 def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:

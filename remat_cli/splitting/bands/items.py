@@ -6,9 +6,8 @@ sums over the batch, which go on from tile to tile. What mixes items in another 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from math import gcd
 
-from remat_cli.splitting.bands.bands import Banding, axes_read
+from remat_cli.splitting.bands.bands import Banding, axes_read, even_counts
 from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -23,9 +22,8 @@ def item_axes(view: ModelView, order: Sequence[int], forbidden: Collection[int])
 
 def item_bandings(view: ModelView, axes: Mapping[int, int], most_tiles: int) -> Iterator[Banding]:
     """The model cut by items into ever more tiles, all as long."""
-    items = gcd(*(view.extent(op, axis) for op, axis in axes.items()))
-    for tiles in range(2, min(items, most_tiles) + 1):
-        if items % tiles == 0:
+    for tiles in even_counts(view, axes, axes):
+        if tiles <= most_tiles:
             yield Banding(axes, dict.fromkeys(axes, 0), (tiles,))
 
 

@@ -106,7 +106,7 @@ class _Lowering:
 
     def _add_up(self, op: int) -> None:
         """Adds the steps of an op that adds up what tiles make, each to the sum of those before."""
-        name, number = next(name for name in self.view.makes[op] if name), 0
+        name = next(name for name in self.view.makes[op] if name)
         works = [(tile, work) for tile, work in enumerate(self.banded.works[op]) if work is not None]
         turn, before = (self.stage[op], self.banding.group[op]), None
         for number, (tile, work) in enumerate(works):

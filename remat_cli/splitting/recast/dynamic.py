@@ -17,7 +17,7 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.op_facts import CONTRIB, ONNX
 from remat_cli.onnx_io.write.assemble import Draft
-from remat_cli.splitting.recast.recast import Recast, Rewrite
+from remat_cli.splitting.recast.recast import Recast, Rewrite, taken_apart
 from remat_cli.splitting.rules.conv_channels import CHANNELS, SPATIAL
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -35,13 +35,7 @@ def ranges_apart(cast: Recast, least_bytes: int, forbidden: frozenset[str]) -> R
     """The model with every quantisation of a tensor of at least so many bytes taken apart, but none forbidden."""
     names = cast.view.graph.ops
     taken = {op for op in cast.order if names[op].name not in forbidden and has_range(cast.view, op, least_bytes)}
-    if not taken:
-        return cast
-    rewrite = Rewrite(cast)
-    drafts: list[Draft] = []
-    for op in cast.order:
-        drafts += parts_of(rewrite, op) if op in taken else (rewrite.unchanged(op),)
-    return rewrite.done(drafts)
+    return taken_apart(cast, {op: op for op in taken}, parts_of)
 
 
 def has_range(view: ModelView, op: int, least_bytes: int = 0) -> bool:

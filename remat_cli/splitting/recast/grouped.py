@@ -15,7 +15,7 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.op_facts import CONTRIB, ONNX
 from remat_cli.onnx_io.write.assemble import Draft
-from remat_cli.splitting.recast.recast import Recast, Rewrite
+from remat_cli.splitting.recast.recast import Recast, Rewrite, taken_apart
 from remat_cli.splitting.rules.attention import BIAS_OF_SCORES, SINKS
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -31,13 +31,7 @@ def groups_apart(cast: Recast, least_bytes: int, forbidden: frozenset[str]) -> R
     view = cast.view
     large = (op for op in cast.order if cast.costs[op].workspace_bytes >= least_bytes)
     taken = {op for op in large if view.graph.ops[op].name not in forbidden and has_groups(view, op)}
-    if not taken:
-        return cast
-    rewrite = Rewrite(cast)
-    drafts: list[Draft] = []
-    for op in cast.order:
-        drafts += parts_of_groups(rewrite, op) if op in taken else (rewrite.unchanged(op),)
-    return rewrite.done(drafts)
+    return taken_apart(cast, {op: op for op in taken}, parts_of_groups)
 
 
 def has_groups(view: ModelView, op: int) -> bool:

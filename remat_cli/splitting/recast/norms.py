@@ -16,7 +16,7 @@ import onnx_ir as ir
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.write.assemble import Draft
-from remat_cli.splitting.recast.recast import Recast, Rewrite
+from remat_cli.splitting.recast.recast import Recast, Rewrite, taken_apart
 from remat_cli.splitting.tiles.op_view import Shape
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -36,17 +36,7 @@ def norms_apart(cast: Recast, least_bytes: int, forbidden: frozenset[str]) -> Re
     view = cast.view
     found = (_norm(view, op, least_bytes) for op in cast.order if view.graph.ops[op].name not in forbidden)
     norms = {norm.op: norm for norm in found if norm is not None}
-    if not norms:
-        return cast
-    dropped = {norm.dropped for norm in norms.values()}
-    rewrite = Rewrite(cast)
-    drafts: list[Draft] = []
-    for op in cast.order:
-        if op in norms:
-            drafts += _apart(rewrite, norms[op])
-        elif op not in dropped:
-            drafts.append(rewrite.unchanged(op))
-    return rewrite.done(drafts)
+    return taken_apart(cast, norms, _apart, {norm.dropped for norm in norms.values() if norm.dropped is not None})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """A model in other ops of equal bits, where those it has stand in the way of bands; ops made again for late readers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -19,6 +20,8 @@ from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, element_types
 from remat_cli.splitting.rules.record import LayoutKind
 from remat_cli.splitting.tiles.view import ModelView, view_model
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,24 @@ def _read_back(cast: Recast, back: Mapping[str, tuple[str, str]]) -> Recast:
             drafts.append(Draft(name, "ReorderInput", (plain,), (made,), NCHWC))
             renamed[source] = made
         drafts.append(rewrite.unchanged(op).reading(renamed))
+    return rewrite.done(drafts)
+
+
+def taken_apart(
+    cast: Recast,
+    found: Mapping[int, Found],
+    parts_of: Callable[["Rewrite", Found], Iterable[Draft]],
+    dropped: Collection[int] = (),
+) -> Recast:
+    """The model with the drafts of `parts_of` in place of each op found, and without those that are `dropped`."""
+    if not found:
+        return cast
+    rewrite, drafts = Rewrite(cast), list[Draft]()
+    for op in cast.order:
+        if op in found:
+            drafts += parts_of(rewrite, found[op])
+        elif op not in dropped:
+            drafts.append(rewrite.unchanged(op))
     return rewrite.done(drafts)
 
 

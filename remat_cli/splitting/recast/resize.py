@@ -19,7 +19,7 @@ from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.op_facts import NCHWC, ONNX
 from remat_cli.onnx_io.write.assemble import Draft
 from remat_cli.splitting.bands.bands import axes_read
-from remat_cli.splitting.recast.recast import Recast, Rewrite
+from remat_cli.splitting.recast.recast import Recast, Rewrite, taken_apart
 from remat_cli.splitting.rules.resize import axes_of, coordinates_of, has_sizes, is_entangled, scales_of
 from remat_cli.splitting.tiles.op_view import OpView, Shape
 from remat_cli.splitting.tiles.view import ModelView
@@ -59,13 +59,7 @@ def resizes_apart(cast: Recast, least_bytes: int, forbidden: frozenset[str]) -> 
     names = cast.view.graph.ops
     found = (bilinear(cast.view, op, least_bytes) for op in cast.order if names[op].name not in forbidden)
     resizes = {each.op: each for each in found if each is not None}
-    if not resizes:
-        return cast
-    rewrite = Rewrite(cast)
-    drafts: list[Draft] = []
-    for op in cast.order:
-        drafts += _Parts(rewrite, resizes[op]).drafts() if op in resizes else (rewrite.unchanged(op),)
-    return rewrite.done(drafts)
+    return taken_apart(cast, resizes, lambda rewrite, each: _Parts(rewrite, each).drafts())
 
 
 def bilinear(view: ModelView, op: int, least_bytes: int = 0) -> Bilinear | None:
