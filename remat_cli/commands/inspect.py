@@ -1,6 +1,6 @@
 """`remat inspect`: where the memory of a model or a plan goes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from remat_cli.core.values.sized_plan import plan_at
 from remat_cli.onnx_io.read.compiled import compiled_runs_on, runs_on_at
 from remat_cli.onnx_io.read.interface import few_bit_kind
 from remat_cli.onnx_io.read.load import prepare_optimized
-from remat_cli.onnx_io.read.source_names import source_nodes, told_names
+from remat_cli.onnx_io.read.source_names import SourceNames, source_names
 from remat_cli.onnx_io.write.as_written import condition_of
 from remat_cli.ort_rules.steady import BODY
 from remat_cli.report.few_bits import few_bits_at_peak
@@ -76,7 +76,7 @@ def _overlaid(
     """
     if not is_plan(path):
         seen = look_at_model(path, settings, progress)
-        return seen.report, (seen.graph_name, model_rows(seen.problem, seen.graph, seen.nodes))
+        return seen.report, (seen.graph_name, model_rows(seen.problem, seen.graph, seen.names.source_nodes))
     read = read_plan(path)
     if read.kind != "one_model":
         raise ConfigError("--overlay: of a plan that is one model, whose nodes are those of the new file")
@@ -95,13 +95,13 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
 
 @dataclass(frozen=True)
 class ModelSeen:
-    """A model that was measured: the report, its graph, what its ops take, and the nodes that these are made of."""
+    """A model that was measured: the report, its graph, what its ops take, and what of the file these are made of."""
 
     report: InspectReport
     graph: Graph
     problem: Problem
     graph_name: str
-    nodes: Mapping[str, tuple[str, ...]]
+    names: SourceNames
 
 
 def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSeen:
@@ -129,6 +129,8 @@ def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSe
             process_bytes=forecast.process.counted_bytes(with_mapped=settings.count_mapped)
             + prepared.graph.input_bytes,
         )
+        source = prepared.source.ir
+        names = source_names(source, prepared.graph)
         condition = condition_of(path)  # what became of a compiled file since it was written
         report = msgspec.structs.replace(
             report,
@@ -136,15 +138,14 @@ def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSe
             runs=forecast.runs,
             asked=asked,
             is_as_written=condition.is_as_written,
-            few_bits=few_bits_at_peak(few_bit_kind(prepared.source.ir), report.alive),
-            names=told_names(prepared.source.ir, prepared.graph),
+            few_bits=few_bits_at_peak(few_bit_kind(source), report.alive),
+            names=names.told,
             warnings=(*condition.warnings, *report.warnings),
         )
         if settings.conditions.may_be_alone and settings.family is None:
             asked_for = request_of(msgspec.structs.replace(settings, budget=WHOLE), "live")
             report = msgspec.structs.replace(report, ladder=ladder(prepared, platform, asked_for, work))
-        graph, source = prepared.graph, prepared.source.ir
-        rest = (graph, problem or platform.problem(), source.graph.name or "", source_nodes(source, graph))
+        rest = (prepared.graph, problem, source.graph.name or "", names)
         if request is None or settings.split == "off":
             return ModelSeen(report, *rest)
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)

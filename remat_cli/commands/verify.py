@@ -72,8 +72,7 @@ def verify_beside(file: Path, original: Path, settings: Settings, progress: Prog
         ConfigError: a picture is asked for.
         ModelError: one of them cannot be used, or they do not belong together.
     """
-    if settings.svg is not None or settings.trace is not None:
-        asked = "--svg" if settings.svg is not None else "--trace"
+    if (asked := _drawing(settings)) is not None:
         raise ConfigError(f"{asked}: both processes are drawn of a plan only: give its PLAN.json")
     with work_folder(original, settings.work_dir, settings.memory_limit_bytes) as work:
         return _file_report(file, original, settings.conditions, (settings, progress), work)
@@ -96,8 +95,7 @@ def verify_on(
         ModelError: a file cannot be used, or is not what it should be.
         RematError: a place ended early, was silent, or lacks something.
     """
-    if settings.svg is not None or settings.trace is not None:
-        asked = "--svg" if settings.svg is not None else "--trace"
+    if (asked := _drawing(settings)) is not None:
         raise ConfigError(f"{asked}: processes are drawn where they are measured here: leave {asked} out, or --on")
     source, output, conditions, read = _original_of(file, original), file, settings.conditions, None
     if source is None:
@@ -141,6 +139,12 @@ def _warned(found: tuple[VerifiedOn, ...]) -> Iterator[str]:
     for each in found:
         if each.verification is not None:
             yield from (f"{line} (on {each.on})" for line in each.verification.warned)
+
+
+def _drawing(settings: Settings) -> str | None:
+    """The option by which what processes hold is to be drawn; None: by none."""
+    asked = (("--svg", settings.svg), ("--trace", settings.trace))
+    return next((option for option, path in asked if path is not None), None)
 
 
 def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyReport | FileReport:

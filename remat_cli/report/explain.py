@@ -212,10 +212,16 @@ def recompute_lines(recomputes: Sequence[Recompute]) -> list[str]:
     return columns(rows, "><<<") + ([f"  and {plural(left, 'more op')}"] if left > 0 else [])
 
 
+def has_own_type(recompute: Recompute) -> bool:
+    """Whether the name of an op has its type, as names of modules do."""
+    return recompute.op.endswith(f"({recompute.op_type})")
+
+
 def _typed(recompute: Recompute) -> str:
-    """An op with its type, which names of modules have already."""
-    typed = f"({recompute.op_type})"
-    return shorten(recompute.op, 40) if recompute.op.endswith(typed) else f"{shorten(recompute.op, 28)} {typed}"
+    """An op with its type, in not much room."""
+    if has_own_type(recompute):
+        return shorten(recompute.op, 40)
+    return f"{shorten(recompute.op, 28)} ({recompute.op_type})"
 
 
 def _places(recompute: Recompute) -> str:

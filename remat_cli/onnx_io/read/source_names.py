@@ -24,24 +24,14 @@ MOST_FUSED = 64
 
 def told_names(source: ir.Model, graph: Graph) -> ToldNames:
     """What ops and tensors of an optimised model are called for people, where that is another name than their own."""
-    names = _learnt(source, graph)
-    return ToldNames(
-        {name: told for name, told in names.ops.items() if told != name},
-        {name: told for name, told in names.tensors.items() if told != name},
-    )
+    return source_names(source, graph).told
 
 
-def source_nodes(source: ir.Model, graph: Graph) -> dict[str, tuple[str, ...]]:
-    """By op of an optimised model, the names of the file's nodes that it was made of; ops that were added have none."""
-    made_of = _learnt(source, graph).made_of
-    return {op: tuple(node.name for node in nodes if node.name) for op, nodes in made_of.items()}
-
-
-def _learnt(source: ir.Model, graph: Graph) -> _Names:
+def source_names(source: ir.Model, graph: Graph) -> SourceNames:
     """What is found of all ops."""
     made = {value.name or "": node for node in source.graph for value in node.outputs}
     known = {*made, *(value.name or "" for value in source.graph.inputs)}
-    names = _Names(made, known, {node.name or "": node for node in source.graph})
+    names = SourceNames(made, known, {node.name or "": node for node in source.graph})
     for tensor in graph.tensors:
         if tensor.producer is None and tensor.name in known:
             names.tensors[tensor.name] = tensor.name
@@ -51,7 +41,7 @@ def _learnt(source: ir.Model, graph: Graph) -> _Names:
 
 
 @dataclass(frozen=True)
-class _Names:
+class SourceNames:
     """What is known of the file, and what was found of the ops so far, which are learnt in their order."""
 
     made: Mapping[str, ir.Node]
@@ -60,6 +50,19 @@ class _Names:
     ops: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
     made_of: dict[str, list[ir.Node]] = field(default_factory=dict)
+
+    @property
+    def told(self) -> ToldNames:
+        """What ops and tensors are called for people, where that is another name than their own."""
+        return ToldNames(
+            {name: told for name, told in self.ops.items() if told != name},
+            {name: told for name, told in self.tensors.items() if told != name},
+        )
+
+    @property
+    def source_nodes(self) -> dict[str, tuple[str, ...]]:
+        """By op, the names of the file's nodes that it was made of; ops that were added have none."""
+        return {op: tuple(node.name for node in nodes if node.name) for op, nodes in self.made_of.items()}
 
     def learn(self, op: Op, graph: Graph) -> None:
         """Find what one op and its results are called."""

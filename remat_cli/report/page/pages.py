@@ -12,6 +12,7 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.resident import ProcessMemory
+from remat_cli.report.explain import has_own_type
 from remat_cli.report.inspection import InspectReport
 from remat_cli.report.page.values import (
     Bar,
@@ -157,7 +158,7 @@ def _again_tables(report: InspectReport) -> Iterator[PageTable]:
     """Ops that run again."""
     rows = tuple(
         (
-            f"{one.op} ({one.op_type})" if not one.op.endswith(")") else one.op,
+            one.op if has_own_type(one) else f"{one.op} ({one.op_type})",
             str(one.runs),
             f"{one.time / 1e6:.2f} ms",
             f"{format_bytes(one.freed_bytes)} from step {one.dropped_after + 1} to {one.made_again_at - 1}",

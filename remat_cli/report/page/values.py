@@ -13,8 +13,6 @@ from remat_cli.core.schedule.plan import Instance, Plan
 from remat_cli.core.schedule.problem import Problem, tensor_ids
 from remat_cli.core.values.told_names import ToldNames
 
-MOST_NAMES = 4
-
 
 class PageTensor(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor with storage of its own: `lives` are the steps, first and last inclusive, at which it is there."""
