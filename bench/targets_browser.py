@@ -81,7 +81,12 @@ class Visit:
     def file_at(self, path: str) -> Path | None:
         """The file that a page asks for; None: there is none."""
         room, _, name = path.removeprefix("/").partition("/")
-        folders = {"package": self.package, "model": self.model.parent, "feeds": self.feeds.parent}
+        folders = {
+            "shared": PAGE.parent,
+            "package": self.package,
+            "model": self.model.parent,
+            "feeds": self.feeds.parent,
+        }
         file = PAGE if not room else folders[room] / name if room in folders else None
         return file if file is not None and file.is_file() else None
 

@@ -13,24 +13,17 @@ import { createRequire } from 'node:module'
 import path from 'node:path'
 import { pathToFileURL } from 'node:url'
 
+import { ARRAYS, mostBytes, watchedHeaps } from './targets_shared.mjs'
+
 const [folder, model, feedsPath, results] = process.argv.slice(2)
 const COLLECTED_RUNS = 4
 const LATE_RUNS = 20
 const RELU =
   '08083a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a02080142040a00100d'
-const ARRAYS = {
-  float32: Float32Array,
-  float64: Float64Array,
-  int64: BigInt64Array,
-  int32: Int32Array,
-  uint8: Uint8Array,
-  int8: Int8Array,
-  bool: Uint8Array,
-}
 
 const told = JSON.parse(fs.readFileSync(path.join(folder, 'package.json'), 'utf8'))
 const isWeb = told.name === 'onnxruntime-web'
-const heaps = []
+const heaps = isWeb ? watchedHeaps() : []
 
 function statusBytes(field) {
   const found = new RegExp(`^${field}:\\s*(\\d+) kB`, 'm').exec(fs.readFileSync('/proc/self/status', 'ascii'))
@@ -38,8 +31,7 @@ function statusBytes(field) {
 }
 
 // The most that was held since the last call of `lowered`.
-const heldBytes = () =>
-  isWeb ? Math.max(0, ...heaps.map((heap) => heap.buffer.byteLength)) : statusBytes('VmHWM')
+const heldBytes = () => (isWeb ? mostBytes(heaps) : statusBytes('VmHWM'))
 
 function lowered() {
   if (!isWeb) {
@@ -51,12 +43,6 @@ async function runtime() {
   if (!isWeb) {
     return createRequire(path.join(folder, 'package.json'))('./')
   }
-  WebAssembly.Memory = new Proxy(WebAssembly.Memory, {
-    construct(Memory, words) {
-      heaps.push(new Memory(...words))
-      return heaps.at(-1)
-    },
-  })
   const { env, ...ort } = await import(pathToFileURL(path.join(folder, 'dist', 'ort.node.min.mjs')).href)
   env.wasm.numThreads = 1
   env.logLevel = 'fatal'
