@@ -18,9 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import remat_cli
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
-from remat_cli.contest.commands.sweep import rows_in
 from remat_cli.contest.report.sweep_plot import sweep_svg
-from remat_cli.contest.report.sweep_report import SweepReport, SweepRow, as_curve
+from remat_cli.contest.report.sweep_report import SweepReport, SweepRow, as_curve, rows_in
 from remat_cli.contest.sweep_cases import SweepCase, parse_batches, parse_sweep_budgets
 from remat_cli.contest.sweep_run import LostWorker, SweepRun, beginner
 from remat_cli.report.style import Style

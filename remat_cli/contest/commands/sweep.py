@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 
 from remat_cli.base import progress as stages
-from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write, check_target
 from remat_cli.base.progress import Progress
 from remat_cli.commands.asked import settings_of
 from remat_cli.contest.bench_request import append
 from remat_cli.contest.report.sweep_plot import sweep_svg
-from remat_cli.contest.report.sweep_report import SweepReport, SweepRow, as_curve
+from remat_cli.contest.report.sweep_report import SweepReport, SweepRow, as_curve, rows_in
 from remat_cli.contest.sweep_cases import SweepRequest, parse_batches, parse_sweep_budgets, sweep_cases
 from remat_cli.contest.sweep_run import SweepRun, beginner
 from remat_cli.report.pictures.svg_chart import require_matplotlib
@@ -96,26 +95,6 @@ def sweep(request: SweepRequest, settings: Settings, progress: Progress) -> Swee
     if request.svg is not None:
         atomic_write(request.svg, sweep_svg(report))
     return report
-
-
-def rows_in(results: Path) -> list[SweepRow]:
-    """The rows of a results file; a last line that was cut short is left out.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
-    if not results.exists():
-        return []
-    lines = results.read_bytes().split(b"\n")
-    found = []
-    for number, line in enumerate(lines):
-        try:
-            if line:
-                found.append(msgspec.json.decode(line, type=SweepRow))
-        except msgspec.MsgspecError as error:
-            if number < len(lines) - 1:
-                raise ConfigError(f"{results} holds no rows of a sweep ({error}): write another with -o") from error
-    return found
 
 
 def _line(row: SweepRow) -> bytes:

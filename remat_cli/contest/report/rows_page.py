@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from remat_cli.base.errors import ModelError
+from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.units import format_bytes
 from remat_cli.contest.report.bench_run import BenchRun, read_runs
-from remat_cli.contest.report.sweep_report import SweepRow
+from remat_cli.contest.report.sweep_report import SweepRow, rows_in
 from remat_cli.report.page.values import Page, PageTable, Point
 
 
@@ -19,9 +17,8 @@ def rows_page(path: Path) -> Page:
         ModelError: they are rows of neither.
     """
     try:
-        lines = [line for line in path.read_bytes().splitlines() if line.strip()]
-        rows = tuple(msgspec.json.decode(line, type=SweepRow) for line in lines)
-    except (OSError, msgspec.MsgspecError):
+        rows = rows_in(path)
+    except (OSError, ConfigError):
         return _bench_page(path, read_runs(path))
     if not rows:
         raise ModelError(f"{path} has no rows yet: run `remat sweep` or `remat bench` to its end")

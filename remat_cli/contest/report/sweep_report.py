@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED
+from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, ConfigError
 from remat_cli.base.units import format_bytes
 from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE
@@ -75,6 +76,26 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.case}: {TOLD[self.found]}{f', {self.message}' if self.message else ''}"
         wrong = "" if self.has_plan else f", {TOLD[self.found]}"
         return f"{self.case}: {format_bytes(self.peak_bytes)} live, {percent(self.overhead_percent)} time{wrong}"
+
+
+def rows_in(results: Path) -> list[SweepRow]:
+    """The rows of a results file; a last line that was cut short is left out.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
+    if not results.exists():
+        return []
+    lines = results.read_bytes().split(b"\n")
+    found = []
+    for number, line in enumerate(lines):
+        try:
+            if line:
+                found.append(msgspec.json.decode(line, type=SweepRow))
+        except msgspec.MsgspecError as error:
+            if number < len(lines) - 1:
+                raise ConfigError(f"{results} holds no rows of a sweep ({error}): write another with -o") from error
+    return found
 
 
 class SweepReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
