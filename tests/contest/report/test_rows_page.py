@@ -25,6 +25,12 @@ def test_a_sweep_is_a_curve_and_a_table(tmp_path):
     assert page.tables[0].rows[2][-1] == "below the floor"
 
 
+def test_a_last_row_that_was_cut_short_is_left_out(tmp_path):
+    file = tmp_path / "net.sweep.jsonl"
+    file.write_bytes(b"\n".join(map(msgspec.json.encode, ROWS))[:-20])
+    assert [row[0] for row in rows_page(file).tables[0].rows] == ["80%", "40%"]
+
+
 @pytest.mark.parametrize("text", [b"", b"nonsense\n"])
 def test_rows_of_neither_are_refused(tmp_path, text):
     file = tmp_path / "x.jsonl"
