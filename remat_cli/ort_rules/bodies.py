@@ -123,7 +123,10 @@ class _Body:
                 self._take(size_bytes, value)
                 left_bytes -= size_bytes
             elif size_bytes and value is not None:
-                self._bind(value, self._read_buffer(known, size_bytes))
+                # In what the kernel reads and is as large, a value that dies before others.
+                read = [each for each in known.reads if each in self.place and self.place[each].bytes == size_bytes]
+                chosen = next((each for each in read if each in known.dies), next(iter(read), None))
+                self._bind(value, None if chosen is None else self.place[chosen])
         if left_bytes > 0:
             self._take(left_bytes)
             if kernel.lists:
@@ -202,16 +205,13 @@ class _Body:
             self.place[value] = buffer
             buffer.values.add(value)
 
-    def _read_buffer(self, known: KernelWiring, size_bytes: int) -> _Buffer | None:
-        """The buffer of what a kernel reads into which a result of so many bytes goes: that of a value that dies."""
-        read = [value for value in known.reads if value in self.place and self.place[value].bytes == size_bytes]
-        chosen = next((value for value in read if value in known.dies), next(iter(read), None))
-        return None if chosen is None else self.place[chosen]
-
 
 def _encoded(events: Sequence[tuple[_Buffer, bool]], rounds: Sequence[int]) -> Iterator[int]:
     """Events as numbers; what is small is one block for all, and rounds that are like two before them are left out."""
-    least_bytes = _least_bytes(events)
+    # From which size on requests are told one by one.
+    sizes = sorted((buffer.bytes for buffer, _ in events), reverse=True)
+    share_bytes = _most_bytes(events) // SMALL_SHARE
+    least_bytes = share_bytes if len(sizes) <= MOST_REQUESTS else max(share_bytes, sizes[MOST_REQUESTS] + 1)
     most_small_bytes = _most_bytes([event for event in events if event[0].bytes < least_bytes])
     held = [_Buffer(most_small_bytes)]
     if most_small_bytes:
@@ -234,13 +234,6 @@ def _encoded(events: Sequence[tuple[_Buffer, bool]], rounds: Sequence[int]) -> I
         before = [*before[-ROUNDS:], found]
         if not is_even or before != [found] * (ROUNDS + 1):
             yield from found
-
-
-def _least_bytes(events: Sequence[tuple[_Buffer, bool]]) -> int:
-    """From which size on requests are told one by one."""
-    sizes = sorted((buffer.bytes for buffer, _ in events), reverse=True)
-    share_bytes = _most_bytes(events) // SMALL_SHARE
-    return share_bytes if len(sizes) <= MOST_REQUESTS else max(share_bytes, sizes[MOST_REQUESTS] + 1)
 
 
 def _most_bytes(events: Sequence[tuple[_Buffer, bool]]) -> int:

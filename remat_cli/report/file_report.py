@@ -69,7 +69,31 @@ def seen_lines(seen: FileVerification, style: Style) -> list[str]:
         left = [NAMES[each.measure] for each in seen.promises if each.kept is None]
         more = f"; not checked: {', '.join(left)}" if left else ""
         lines = [style.paint("the file keeps its promises", "good") + runtime + more]
-    lines += columns(_rows(seen), "<<")
+    # The budget that the user gave, and what a budget on the process was measured to be used for.
+    budget_bytes = seen.process_promise.budget_bytes
+    if budget_bytes is None:
+        told = "" if seen.budget_bytes is None else f", {WHERE['live']}"
+        budget_rows = [["budget of the file", f"{_bytes(seen.budget_bytes)}{told}"]]
+    else:
+        mapped = "counted" if seen.process_promise.with_mapped else "not counted"
+        budget_rows = [
+            ["budget of the file", f"{_bytes(budget_bytes)}, {WHERE['process']}, mapped pages {mapped}"],
+            ["the process needs", f"{_bytes(seen.needed_bytes)}, inputs included"],
+        ]
+    lines += columns(
+        [
+            *([["compared with", seen.reference]] if seen.reference else []),
+            ["outputs identical", YES[seen.outputs_identical]],
+            ["order honoured", YES[seen.order_honoured]],
+            ["live tensors, predicted", _bytes(seen.predicted_peak_bytes)],
+            ["live tensors, measured", _bytes(seen.measured_peak_bytes)],
+            *budget_rows,
+            ["default session, original", _bytes(seen.original_default_session_peak_bytes)],
+            ["default session, this model", _bytes(seen.measured_peak_default_session_bytes)],
+            ["time, measured", percent(seen.measured_overhead_percent)],
+        ],
+        "<<",
+    )
     lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
     return [*lines, *(f"  note: {note}" for note in seen.notes)]
 
@@ -122,31 +146,6 @@ NAMES = {
     "default_session": "an ordinary session",
     "process": "the process",
 }
-
-
-def _rows(seen: FileVerification) -> list[list[str]]:
-    # The budget that the user gave, and what a budget on the process was measured to be used for.
-    budget_bytes = seen.process_promise.budget_bytes
-    if budget_bytes is None:
-        told = "" if seen.budget_bytes is None else f", {WHERE['live']}"
-        budget_rows = [["budget of the file", f"{_bytes(seen.budget_bytes)}{told}"]]
-    else:
-        mapped = "counted" if seen.process_promise.with_mapped else "not counted"
-        budget_rows = [
-            ["budget of the file", f"{_bytes(budget_bytes)}, {WHERE['process']}, mapped pages {mapped}"],
-            ["the process needs", f"{_bytes(seen.needed_bytes)}, inputs included"],
-        ]
-    return [
-        *([["compared with", seen.reference]] if seen.reference else []),
-        ["outputs identical", YES[seen.outputs_identical]],
-        ["order honoured", YES[seen.order_honoured]],
-        ["live tensors, predicted", _bytes(seen.predicted_peak_bytes)],
-        ["live tensors, measured", _bytes(seen.measured_peak_bytes)],
-        *budget_rows,
-        ["default session, original", _bytes(seen.original_default_session_peak_bytes)],
-        ["default session, this model", _bytes(seen.measured_peak_default_session_bytes)],
-        ["time, measured", percent(seen.measured_overhead_percent)],
-    ]
 
 
 def _bytes(count: int | None) -> str:

@@ -109,7 +109,9 @@ class RunReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
             moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
             rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
             rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
-        rows.append(_row("whole run", self.planned_ns, self.measured_min_ns, _spread(self)))
+        beside = ", copies beside computes" if self.is_overlapped and self.links else ""
+        spread = f"median {duration(self.measured_median_ns)}{beside}"
+        rows.append(_row("whole run", self.planned_ns, self.measured_min_ns, spread))
         time_table = columns(rows, "<>>><")
         lines = [heading, "", *time_table, "", *columns([BYTES, *map(_memory_row, self.memories)], "<>>>><")]
         # What was not measured, and what does not hold here.
@@ -225,12 +227,6 @@ def _memories(program: Program, seen: SeenMemory) -> tuple[RanMemory, ...]:
 
 def _total(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
-
-
-def _spread(report: RunReport) -> str:
-    """The median, and that copies hide behind computes."""
-    beside = ", copies beside computes" if report.is_overlapped and report.links else ""
-    return f"median {duration(report.measured_median_ns)}{beside}"
 
 
 def _device_row(device: RanDevice) -> tuple[str, ...]:

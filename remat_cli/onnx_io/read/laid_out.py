@@ -8,7 +8,7 @@ import onnx_ir as ir
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.layout_scene import layout_scene
 from remat_cli.onnx_io.sizes.free_shapes import Dims
-from remat_cli.ort_rules.layout import BACK, CONV, IN_BLOCKS, RANK, REORDERED, LaidOut, LayoutOp, laid_out
+from remat_cli.ort_rules.layout import BACK, CONV, IN_BLOCKS, RANK, REORDERED, LayoutOp, laid_out
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,13 @@ def as_laid_out(
     for op in _by_wiring(ops):
         for name in op.makes:
             if name in laid.channels:
-                kinds[name] = _in_blocks(types, name, laid, block)
-                dims[name] = _known_in_blocks(kinds[name], dims, op, types)
+                whole, first = types[name.removesuffix(IN_BLOCKS).removesuffix(REORDERED)], op.reads[0]
+                batch, _, *rest = whole.shape
+                channels = -(-laid.channels[name] // block) * block
+                kinds[name] = TensorType(whole.dtype, (batch, channels, *rest))
+                # All is known but how many blocks there are, which is what is known of what the op reads.
+                before = dims.get(first) or (types[first].shape if first in types else (None,))
+                dims[name] = (before[0], channels, *rest)
     nodes = {node.name: node for node in model.graph}
     built = _built(model, ops, nodes, kinds)
     return LaidOutModel(
@@ -57,19 +62,6 @@ def as_laid_out(
         covers={op.name: op.covers for op in ops},
         grown_bytes=_grown_bytes(ops, model, block),
     )
-
-
-def _in_blocks(types: Mapping[str, TensorType], name: str, laid: LaidOut, block: int) -> TensorType:
-    kind = types[name.removesuffix(IN_BLOCKS).removesuffix(REORDERED)]
-    batch, _, *rest = kind.shape
-    return TensorType(kind.dtype, (batch, -(-laid.channels[name] // block) * block, *rest))
-
-
-def _known_in_blocks(kind: TensorType, dims: Mapping[str, Dims], op: LayoutOp, types: Mapping[str, TensorType]) -> Dims:
-    """What is known of a value in blocks: all but how many there are, which is what is known of what the op reads."""
-    first = op.reads[0]
-    before = dims.get(first) or (types[first].shape if first in types else (None,))
-    return (before[0], *kind.shape[1:])
 
 
 def _by_wiring(ops: Sequence[LayoutOp]) -> list[LayoutOp]:

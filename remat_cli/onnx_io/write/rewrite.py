@@ -101,20 +101,16 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     open_axes = None
     if scene.layout is not None:
         open_axes = frozenset({0})
-        groups = _with_equal_terms(groups, gated_ops.drafts)
+        # Those as one whose values are added or multiplied: only of such is known that shapes agree.
+        merged = dict(groups)
+        for draft in gated_ops.drafts:
+            if draft.op_type in ("Add", "Sum", "Mul") and all(name in merged for name in draft.reads):
+                same = {merged[name] for name in (*draft.reads, *draft.makes) if name in merged}
+                merged = {name: min(same) if each in same else each for name, each in merged.items()}
+        groups = merged
     shapes, known = free_shapes(Canvas(model, types, groups, open_axes), infer)
     declare(model, shapes)
     return Released(model, gated_ops, observed, known)
-
-
-def _with_equal_terms(groups: Mapping[str, int], drafts: Sequence[Draft]) -> dict[str, int]:
-    """The groups with those as one whose values are added or multiplied: only of such is known that shapes agree."""
-    found = dict(groups)
-    for draft in drafts:
-        if draft.op_type in ("Add", "Sum", "Mul") and all(name in found for name in draft.reads):
-            numbers = {found[name] for name in (*draft.reads, *draft.makes) if name in found}
-            found = {name: min(numbers) if number in numbers else number for name, number in found.items()}
-    return found
 
 
 def _fully_known(parts: Parts) -> list[str]:

@@ -64,7 +64,11 @@ def plan_page(report: InspectReport, file: PlanFile) -> Page:
         courses = (after, _original_course(file))
     else:
         courses = tuple(
-            Course(title=f"memory {each.name}", ops=_step_names(len(each.memory_bytes)), memory_bytes=each.memory_bytes)
+            Course(
+                title=f"memory {each.name}",
+                ops=tuple(f"step {number}" for number in range(len(each.memory_bytes))),
+                memory_bytes=each.memory_bytes,
+            )
             for each in report.memories
         )
     return Page(
@@ -92,10 +96,6 @@ def _original_course(file: PlanFile) -> Course:
         return course_of("the original", file.graph, problem, baseline(problem), file.names)
     ops = tuple(file.names.op(cost.name) for cost in file.splitting.whole_profile.ops)
     return Course(title="the original", ops=ops, memory_bytes=held)
-
-
-def _step_names(count: int) -> tuple[str, ...]:
-    return tuple(f"step {number}" for number in range(count))
 
 
 def _plan_bars(file: PlanFile) -> Iterator[Bar]:

@@ -82,7 +82,13 @@ def placement_lines(matrix: PlacementMatrix, style: Style) -> list[str]:
     room = max(10, style.width - _margin(matrix) - 5)
     columns = min(steps, room)
     frame = _Frame(ops, steps, min(ops, MOST_ROWS), columns, max(1, min(CELL_WIDTH, room // columns)))
-    lines = [_title(matrix, frame)]
+    # What rows and columns are, and how many they stand for.
+    per_row = "an op" if frame.rows == frame.ops else f"about {frame.ops / frame.rows:.0f} ops"
+    per_column = "a step" if frame.columns == frame.steps else f"about {frame.steps / frame.columns:.0f} steps"
+    given = sum(step.kind == "given" for step in matrix.steps)
+    inputs = f" and {plural(given, 'input')}" if given else ""
+    counts = f"{plural(len(matrix.rows) - given, 'op')}{inputs} in {plural(len(matrix.steps), 'step')}"
+    lines = [f"placement of {counts}; {per_row} per row, {per_column} per column:"]
     for memory, name in enumerate(matrix.memories):
         devices = [device for device, used in enumerate(matrix.memory_of) if used == memory]
         users = ", ".join(f"{_letter(device)} {matrix.devices[device]}" for device in devices)
@@ -94,16 +100,6 @@ def _margin(matrix: PlacementMatrix) -> int:
     """Width of the names."""
     more = len(MORE) if len(matrix.rows) > MOST_ROWS else 0
     return min(NAME_WIDTH, max((len(name) for name in matrix.rows), default=1)) + more
-
-
-def _title(matrix: PlacementMatrix, frame: _Frame) -> str:
-    """What rows and columns are, and how many they stand for."""
-    rows = "an op" if frame.rows == frame.ops else f"about {frame.ops / frame.rows:.0f} ops"
-    columns = "a step" if frame.columns == frame.steps else f"about {frame.steps / frame.columns:.0f} steps"
-    given = sum(step.kind == "given" for step in matrix.steps)
-    inputs = f" and {plural(given, 'input')}" if given else ""
-    counts = f"{plural(len(matrix.rows) - given, 'op')}{inputs} in {plural(len(matrix.steps), 'step')}"
-    return f"placement of {counts}; {rows} per row, {columns} per column:"
 
 
 def _letter(device: int) -> str:
@@ -126,7 +122,10 @@ def _memory_lines(matrix: PlacementMatrix, memory: int, frame: _Frame, style: St
                     pieces.append((" " * frame.cell_width, None))
                 else:
                     mark, goes_on = cell
-                    filler = _filler(mark, frame, glyphs) if goes_on else " "
+                    # What stands between a cell and the next one that is kept.
+                    filler = glyphs.kept if goes_on else " "
+                    if goes_on and frame.is_compressed:
+                        filler = mark.char if mark.char in glyphs.shades else glyphs.shades[0]
                     pieces += [(mark.char, mark.role), (filler * (frame.cell_width - 1), "faint" if goes_on else None)]
             while pieces and pieces[-1][0].isspace():
                 pieces.pop()
@@ -186,13 +185,6 @@ def _cell(
         return _Mark(0, glyphs.kept, "faint"), goes_on
     share = min(1.0, kept[place] / frame.size(row, column))
     return _Mark(0, glyphs.shades[min(2, int(3 * share))], "faint"), goes_on
-
-
-def _filler(mark: _Mark, frame: _Frame, glyphs: _Glyphs) -> str:
-    """What stands between a cell and the next one that is kept."""
-    if not frame.is_compressed:
-        return glyphs.kept
-    return mark.char if mark.char in glyphs.shades else glyphs.shades[0]
 
 
 def _ruler(frame: _Frame, style: Style) -> str:
