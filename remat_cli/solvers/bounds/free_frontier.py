@@ -115,7 +115,11 @@ class FreeFrontier:
         self.stays.append({})
         for stage in stages:
             self.runs.append(self._runs(stage))
-            self._supply(stage)
+            # Rows (i): what an op reads is held or made in the stage.
+            runs, stays = self.runs[stage], self.stays[stage]
+            for op, run in runs.items():
+                for tensor in self.pressure.problem.ops[op].inputs:
+                    self._implies(run, [runs.get(self.pressure.producer(tensor)), stays.get(tensor)])
             self.stays.append(self._survivors(stage))
         for stage in stages:
             self._fit(stage)
@@ -141,13 +145,6 @@ class FreeFrontier:
             elif low <= stage and (stage <= high or self.pressure.problem.ops[op].repeatable):
                 runs[op] = self.milp.add()
         return runs
-
-    def _supply(self, stage: int) -> None:
-        """Rows (i): what an op reads is held or made in the stage."""
-        runs, stays = self.runs[stage], self.stays[stage]
-        for op, run in runs.items():
-            for tensor in self.pressure.problem.ops[op].inputs:
-                self._implies(run, [runs.get(self.pressure.producer(tensor)), stays.get(tensor)])
 
     def _survivors(self, stage: int) -> dict[int, int]:
         """S, what is held after a stage, with rows (ii)."""
