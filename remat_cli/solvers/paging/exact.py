@@ -150,12 +150,18 @@ class PagingModel:
         self._hold(tensor, used, needed, ~is_paged)
         away, write = used, None
         if not spec.is_hosted:
-            write, is_written = self._write(tensor)
+            length = self._ticks(tensor, "write")
+            if tensor not in self.writes:
+                # The one write of a tensor: when it starts, and whether there is one.
+                start, is_written = cp.new_int_var(0, self.horizon, ""), cp.new_bool_var("")
+                cp.add(start >= self._end(spec.uses[spec.final]))
+                self.lanes["write"].append(cp.new_optional_fixed_size_interval_var(start, length, is_written, ""))
+                self.writes[tensor] = start, is_written
+            write, is_written = self.writes[tensor]
             cp.add_implication(is_paged, is_written)
             away = cp.new_int_var(0, self.horizon, "")
-            written = write + self._ticks(tensor, "write")
             cp.add(away >= used)
-            cp.add(away >= written).only_enforce_if(is_paged)
+            cp.add(away >= write + length).only_enforce_if(is_paged)
             self._hold(tensor, used, away, is_paged)
         read = cp.new_int_var(0, self.horizon, "")
         length = self._ticks(tensor, "read")
@@ -164,17 +170,6 @@ class PagingModel:
         cp.add(read + length <= needed).only_enforce_if(is_paged)
         self._hold(tensor, read, needed, is_paged)
         self.gaps.append(_Gap(tensor, gap, is_paged, away, read, write))
-
-    def _write(self, tensor: int) -> tuple[Any, Any]:
-        """When the one write of a tensor starts, and whether there is one."""
-        if tensor not in self.writes:
-            start, is_written = self.cp.new_int_var(0, self.horizon, ""), self.cp.new_bool_var("")
-            length = self._ticks(tensor, "write")
-            spec = self.problem.tensors[tensor]
-            self.cp.add(start >= self._end(spec.uses[spec.final]))
-            self.lanes["write"].append(self.cp.new_optional_fixed_size_interval_var(start, length, is_written, ""))
-            self.writes[tensor] = start, is_written
-        return self.writes[tensor]
 
     def _ticks(self, tensor: int, direction: Direction) -> int:
         return self.grain.time(self.problem.transfer_ticks(tensor, direction))

@@ -158,9 +158,14 @@ class _Session:
         model = build_model(question, lambda: self.limits.is_over)
         if self.hint is not None:
             add_hint(model, self.limits.judge(self.problem, self.hint))
-        watch = Watch(
-            self._found_steps, lambda bound: self._raise_bound(min(bound * units.time_unit, beyond), question)
-        )
+
+        def found(numbers: list[int]) -> None:
+            self.facts["rejected"] += not self._found(Schedule(tuple(self.steps[number] for number in numbers)))
+
+        def bounded(bound: int) -> None:
+            self._raise_bound(min(bound * units.time_unit, beyond), question)
+
+        watch = Watch(found, bounded)
         within, is_proved = self._search("within", model, watch, beyond)
         if not is_proved or self._is_done() or beyond >= min(within, self._best_ns()):
             self.is_impossible = min(within, beyond) == _NEVER and self._is_exact(units)
@@ -179,9 +184,6 @@ class _Session:
     def _is_exact(self, units: Units) -> bool:
         """Whether what a model cannot do cannot be done."""
         return units.is_exact and self.is_even
-
-    def _found_steps(self, numbers: list[int]) -> None:
-        self.facts["rejected"] += not self._found(Schedule(tuple(self.steps[number] for number in numbers)))
 
     def _search(self, side: str, model: PlacementModel, watch: Watch, other: int) -> tuple[int, bool]:
         """The least time on a side of the caps, as far as it is proved, and whether it is; `other` is the other's."""
