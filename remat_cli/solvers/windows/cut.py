@@ -163,12 +163,24 @@ class _Cutter:
         read = {tensor for tensor in read if problem.tensors[tensor].producer not in free}
         held = {tensor: self._held(tensor) for tensor in (*made, *sorted(read))}
         demands = {tensor: self._demands(tensor) for tensor in made}
+        # Computations with the gaps in which they are possible and of use.
+        earliest = self._earliest(held)
+        latest = self._latest(demands)
+        runs: dict[int, tuple[FreeRun, ...]] = {}
+        for rank, op in enumerate(self.order):
+            is_first_free = self._is_first_free(op)
+            family = []
+            for copy in range(self._copies(op)):
+                is_first = copy == 0 and is_first_free
+                if is_first or earliest[op] <= latest[op]:
+                    family.append(FreeRun(op, rank, earliest[op], max(latest[op], earliest[op]), is_first))
+            runs[op] = tuple(family)
         return OpenCut(
             lives=self.lives,
             stretch=self.stretch,
             skeleton=tuple(self.skeleton),
             width=self.width,
-            runs=self._runs(held, demands),
+            runs=runs,
             held=held,
             demands=demands,
             background=tuple(self._background({*made, *read})),
@@ -193,9 +205,6 @@ class _Cutter:
             return self.boundary
         return self.index[step] * self.width + self.width - 1
 
-    def _stays(self, step: int) -> bool:
-        return step in self.index or not self.stretch.start <= step < self.stretch.end
-
     def _held(self, tensor: int) -> tuple[Held, ...]:
         """Fixed instances of a tensor that can be read inside the stretch."""
         lives, (start, end) = self.lives, (self.stretch.start, self.stretch.end)
@@ -203,7 +212,7 @@ class _Cutter:
         lasting = [
             (birth, death)
             for birth, death in zip(lives.births[tensor], deaths, strict=True)
-            if birth < end and death >= start and self._stays(birth)
+            if birth < end and death >= start and (birth in self.index or birth < start)
         ]
         is_made_inside = lives.problem.tensors[tensor].producer in self.order
         reads = [step for step in lives.reads[tensor] if start <= step < end and step in self.index]
@@ -225,21 +234,6 @@ class _Cutter:
         if newest and newest[-1] >= end:
             found.add(self.boundary)
         return tuple(sorted(found))
-
-    def _runs(self, held: HeldOf, demands: dict[int, tuple[int, ...]]) -> dict[int, tuple[FreeRun, ...]]:
-        """Computations with the gaps in which they are possible and of use."""
-        earliest = self._earliest(held)
-        latest = self._latest(demands)
-        runs: dict[int, tuple[FreeRun, ...]] = {}
-        for rank, op in enumerate(self.order):
-            is_first_free = self._is_first_free(op)
-            family = []
-            for copy in range(self._copies(op)):
-                is_first = copy == 0 and is_first_free
-                if is_first or earliest[op] <= latest[op]:
-                    family.append(FreeRun(op, rank, earliest[op], max(latest[op], earliest[op]), is_first))
-            runs[op] = tuple(family)
-        return runs
 
     def _is_first_free(self, op: int) -> bool:
         return op in self.stretch.movable and self.lives.first[op] >= self.stretch.start
@@ -279,16 +273,7 @@ class _Cutter:
     def _background(self, variable: set[int]) -> Iterable[tuple[int, int, int]]:
         """Bytes in each gap and at each skeleton step of what the cut leaves alone, equal neighbours merged."""
         problem, width = self.lives.problem, self.width
-        gaps, events = self._fixed_bytes(variable)
-        for number, gap_bytes in enumerate(gaps):
-            if width > 1:
-                yield number * width, number * width + width - 2, gap_bytes
-            if number < self.last_gap:
-                event = number * width + width - 1
-                yield event, event, events[number] + problem.ops[self.skeleton[number]].workspace_bytes[0]
-
-    def _fixed_bytes(self, variable: set[int]) -> tuple[list[int], list[int]]:
-        """Live bytes of the tensors that do not vary, in each gap and at each skeleton step."""
+        # Live bytes of the tensors that do not vary, in each gap and at each skeleton step.
         gaps, events = [0] * (self.last_gap + 2), [0] * (self.last_gap + 2)
         for tensor, spec in enumerate(self.lives.problem.tensors):
             if tensor in variable or spec.size_bytes == 0:
@@ -302,4 +287,10 @@ class _Cutter:
                 gaps[died + 1] -= spec.size_bytes
                 events[max(born, 0)] += spec.size_bytes
                 events[died + 1] -= spec.size_bytes
-        return list(accumulate(gaps))[:-1], list(accumulate(events))[:-1]
+        gaps, events = list(accumulate(gaps))[:-1], list(accumulate(events))[:-1]
+        for number, gap_bytes in enumerate(gaps):
+            if width > 1:
+                yield number * width, number * width + width - 2, gap_bytes
+            if number < self.last_gap:
+                event = number * width + width - 1
+                yield event, event, events[number] + problem.ops[self.skeleton[number]].workspace_bytes[0]
