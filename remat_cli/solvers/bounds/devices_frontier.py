@@ -112,7 +112,6 @@ class DeviceFrontier:
             self.stages.append(stage)
             self._fill(stage)
             self._supply(stage)
-            self._survive(stage)
         self._hold_weights()
         for op in range(len(self.ops)):
             self._count(op)
@@ -170,7 +169,7 @@ class DeviceFrontier:
         return self._origins(stage, tensor, memory) + stage.arrivals.get((tensor, memory), [])
 
     def _supply(self, stage: DeviceStage) -> None:
-        """Rows (i) and (iii): what an op or a copy reads is there."""
+        """Rows (i) to (iii): what an op or a copy reads is there, and so is S, what a memory holds after a stage."""
         for (op, memory), run in stage.runs.items():
             for tensor in self.ops[op].inputs:
                 self.milp.implies(run, self._sources(stage, tensor, memory))
@@ -180,16 +179,11 @@ class DeviceFrontier:
             more = [stage.copied.get((tensor, m, end)) for m in third for end in (source, target)]
             origins = self._origins(stage, tensor, source) + self._origins(stage, tensor, target)
             self.milp.implies(copied, [*origins, *(variable for variable in more if variable is not None)])
-
-    def _survive(self, stage: DeviceStage) -> None:
-        """S, what each memory holds after a stage, with rows (ii)."""
         is_last = stage.number == self.last
         for tensor, spec in enumerate(self.tensors):
-            if self.windows.low[self.rooms.producer(tensor)] > stage.number:
-                continue
-            if not (spec.kept if is_last else self._is_used(tensor)):
-                continue
-            for memory in range(len(self.rooms.rooms)):
+            is_made = self.windows.low[self.rooms.producer(tensor)] <= stage.number
+            is_needed = is_made and (spec.kept if is_last else self._is_used(tensor))
+            for memory in range(len(self.rooms.rooms)) if is_needed else ():
                 sources = self._sources(stage, tensor, memory)
                 if sources:
                     stage.after[tensor, memory] = self.milp.add()

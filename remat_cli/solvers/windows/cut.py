@@ -164,8 +164,7 @@ class _Cutter:
         held = {tensor: self._held(tensor) for tensor in (*made, *sorted(read))}
         demands = {tensor: self._demands(tensor) for tensor in made}
         # Computations with the gaps in which they are possible and of use.
-        earliest = self._earliest(held)
-        latest = self._latest(demands)
+        earliest, latest = self._useful_gaps(held, demands)
         runs: dict[int, tuple[FreeRun, ...]] = {}
         for rank, op in enumerate(self.order):
             is_first_free = self._is_first_free(op)
@@ -238,37 +237,32 @@ class _Cutter:
     def _is_first_free(self, op: int) -> bool:
         return op in self.stretch.movable and self.lives.first[op] >= self.stretch.start
 
-    def _earliest(self, held: HeldOf) -> dict[int, int]:
-        """First gap in which each free op can run: its inputs are there, and so is its first computation."""
-        found: dict[int, int] = {}
-        problem = self.lives.problem
+    def _useful_gaps(self, held: HeldOf, demands: dict[int, tuple[int, ...]]) -> tuple[dict[int, int], dict[int, int]]:
+        """First gap in which each free op can run, and the last in which that serves somebody."""
+        earliest: dict[int, int] = {}
+        tensors, ops = self.lives.problem.tensors, self.lives.problem.ops
         for op in self.order:
+            # Its inputs are there, and so is its first computation.
             gap = 0
             if not self._is_first_free(op) and self.lives.first[op] >= self.stretch.start:
                 gap = self.index[self.lives.first[op]] + 1
-            for tensor in problem.ops[op].inputs:
+            for tensor in ops[op].inputs:
                 sources = [0 if one.birth < 0 else one.birth // self.width + 1 for one in held[tensor]]
-                producer = problem.tensors[tensor].producer
-                if producer in found:
-                    sources.append(found[producer])
+                if tensors[tensor].producer in earliest:
+                    sources.append(earliest[tensors[tensor].producer])
                 gap = max(gap, min(sources, default=self.last_gap + 1))
-            found[op] = gap
-        return found
-
-    def _latest(self, demands: dict[int, tuple[int, ...]]) -> dict[int, int]:
-        """Last gap in which running each free op serves somebody."""
-        problem = self.lives.problem
-        found = dict.fromkeys(self.order, -1)
+            earliest[op] = gap
+        latest = dict.fromkeys(self.order, -1)
         for op in reversed(self.order):
-            events = [event for tensor in problem.ops[op].outputs for event in demands[tensor]]
-            found[op] = max(found[op], max(events, default=-1) // self.width)
-            if self._is_first_free(op) and found[op] < 0:  # nobody reads it, so it may run anywhere
-                found[op] = self.last_gap
-            for tensor in problem.ops[op].inputs:
-                producer = problem.tensors[tensor].producer
-                if producer in found:
-                    found[producer] = max(found[producer], found[op])
-        return found
+            events = [event for tensor in ops[op].outputs for event in demands[tensor]]
+            latest[op] = max(latest[op], max(events, default=-1) // self.width)
+            if self._is_first_free(op) and latest[op] < 0:  # nobody reads it, so it may run anywhere
+                latest[op] = self.last_gap
+            for tensor in ops[op].inputs:
+                producer = tensors[tensor].producer
+                if producer in latest:
+                    latest[producer] = max(latest[producer], latest[op])
+        return earliest, latest
 
     def _background(self, variable: set[int]) -> Iterable[tuple[int, int, int]]:
         """Bytes in each gap and at each skeleton step of what the cut leaves alone, equal neighbours merged."""
