@@ -169,7 +169,13 @@ class _Body:
         # What dies with a kernel goes before what a round leaves to the next; small mistakes stay with what is small.
         largest_first = sorted((each for each in self.held if not each.is_part), key=lambda buffer: -buffer.bytes)
         largest_first.sort(key=lambda buffer: not self._is_read(buffer))
-        dead = [buffer for buffer in largest_first if self._is_dead(buffer)]
+        # It is read, or what lies in it is made again elsewhere in another round.
+        dead = [
+            buffer
+            for buffer in largest_first
+            if buffer.values
+            and all(value in self.dead or self.place.get(value) is not buffer for value in buffer.values)
+        ]
         exact = [buffer for buffer in largest_first if buffer.bytes == excess_bytes - sum(each.bytes for each in dead)]
         for buffer in dict.fromkeys((*dead, *exact, *largest_first)):
             if buffer.bytes <= excess_bytes + SLACK_BYTES and excess_bytes > 0:
@@ -181,12 +187,6 @@ class _Body:
     def _is_read(self, buffer: _Buffer) -> bool:
         """Whether all that reads it has run."""
         return bool(buffer.values) and self.dead.issuperset(buffer.values)
-
-    def _is_dead(self, buffer: _Buffer) -> bool:
-        """Whether it is read, or what lies in it is made again elsewhere in another round."""
-        return bool(buffer.values) and all(
-            value in self.dead or self.place.get(value) is not buffer for value in buffer.values
-        )
 
     def _take(self, size_bytes: int, value: int | None = None) -> None:
         buffer = _Buffer(size_bytes)

@@ -402,7 +402,13 @@ def fates(scene: LayoutScene, block: int, whole: Mapping[str, str]) -> dict[str,
 
     `whole` names the whole op that an op of the scene is a tile or a copy of; ops without an entry are helpers.
     """
-    sensitive = {op.name for op in scene.ops if op.op_type in SENSITIVE and not _is_copied(op)}
+    # Where elements are copied as they are, it does not matter.
+    copied = [
+        op
+        for op in scene.ops
+        if op.op_type in ("Resize", "Upsample") and op.attributes.get("mode", "nearest") == "nearest"
+    ]
+    sensitive = {op.name for op in scene.ops if op.op_type in SENSITIVE} - {op.name for op in copied}
     found: dict[str, set[Fate]] = {}
     laid = laid_out(scene, block)
     for op in laid.ops:
@@ -411,11 +417,6 @@ def fates(scene: LayoutScene, block: int, whole: Mapping[str, str]) -> dict[str,
             if each in whole and each in sensitive:
                 found.setdefault(whole[each], set()).add((op.makes[0] in laid.channels, together))
     return {name: frozenset(each) for name, each in found.items()}
-
-
-def _is_copied(op: LayoutOp) -> bool:
-    """Whether an op that resizes copies elements as they are."""
-    return op.op_type in ("Resize", "Upsample") and op.attributes.get("mode", "nearest") == "nearest"
 
 
 @dataclass(frozen=True)

@@ -292,9 +292,13 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     corrected = None if first is UNSET or first == seen.predicted_peak_bytes else first
     original_bytes = seen.original_default_session_peak_bytes
     under = "" if seen.capped_run_bytes is None else f", with {style.size(seen.capped_run_bytes)}"
+    differ, error = "", seen.outputs_max_relative_error
+    if seen.outputs_close is not None:  # they need not be identical
+        differ = "" if error is None else f", largest relative difference {error:.1e}"
+        differ += f" ({'allowed' if seen.outputs_close else 'too large'})"
     rows = [
         *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
-        ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
+        ["outputs identical", yes[seen.outputs_identical] + differ],
         ["order honoured", yes[seen.order_honoured]],
         ["live tensors, predicted", style.size(seen.predicted_peak_bytes)],
         ["live tensors, measured", style.size(seen.measured_peak_bytes)],
@@ -311,25 +315,9 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
             percent(seen.measured_overhead_percent) + (f" ({told})" if (told := seen.noise_told) else ""),
         ],
     ]
-    sizes = family_lines(seen.family) if seen.family else []
-    process = process_lines(seen.process) if seen.process else []
-    return (
-        lines
-        + columns(rows, "<<")
-        + sizes
-        + process
-        + learnt_lines(seen.learning)
-        + [f"  note: {note}" for note in seen.notes]
-    )
-
-
-def _difference(seen: OneModelSeen) -> str:
-    """By how much outputs differ that need not be identical."""
-    if seen.outputs_close is None:
-        return ""
-    error = seen.outputs_max_relative_error
-    size = "" if error is None else f", largest relative difference {error:.1e}"
-    return f"{size} ({'allowed' if seen.outputs_close else 'too large'})"
+    lines += columns(rows, "<<") + (family_lines(seen.family) if seen.family else [])
+    lines += process_lines(seen.process) if seen.process else []
+    return [*lines, *learnt_lines(seen.learning), *(f"  note: {note}" for note in seen.notes)]
 
 
 def _optional(label: str, count: int | None, style: Style) -> list[list[str]]:

@@ -100,43 +100,33 @@ def seen_lines(seen: FileVerification, style: Style) -> list[str]:
 
 def file_verdict(seen: FileVerification) -> ReportVerdict:
     """What the report says first."""
-    need, is_measured = _need(seen)
+    is_process = seen.process_promise.budget_bytes is not None
+    if is_process:
+        budget_bytes, original_bytes = seen.process_promise.budget_bytes, seen.original_needed_bytes
+        found, predicted_bytes = [seen.needed_bytes], seen.predicted_needed_bytes
+    else:
+        budget_bytes, original_bytes = seen.budget_bytes, seen.original_default_session_peak_bytes
+        found, predicted_bytes = [seen.measured_peak_bytes], seen.predicted_peak_bytes
+        found += [] if seen.is_portable else [seen.measured_peak_default_session_bytes]
+    measured = [each for each in found if each is not None]
+    needed_bytes = max(measured, default=predicted_bytes)
+    needs: tuple[Need, ...] = ()
+    if budget_bytes is not None and needed_bytes is not None:
+        need = Need(
+            needed_bytes=needed_bytes,
+            budget_bytes=budget_bytes,
+            bounds="process" if is_process else "live",
+            original_bytes=original_bytes,
+        )
+        needs = (need,)
     return ReportVerdict(
-        needs=() if need is None else (need,),
-        is_measured=is_measured,
+        needs=needs,
+        is_measured=bool(measured) if needs else not is_process,
         broken=seen.failures,
         warned=seen.warned,
         bits="same bits" if seen.outputs_identical else "other outputs",
         price=Price(predicted_percent=None, measured_percent=seen.measured_overhead_percent, is_looked_up=False),
     )
-
-
-def _need(seen: FileVerification) -> tuple[Need | None, bool]:
-    """What is needed of what the file's budget bounds, and whether it was measured; None: the file has none."""
-    if seen.process_promise.budget_bytes is not None:
-        # The same of a budget on the process.
-        needed_bytes, is_measured = seen.needed_bytes, seen.needed_bytes is not None
-        needed_bytes = needed_bytes if is_measured else seen.predicted_needed_bytes
-        if needed_bytes is None:
-            return None, False
-        need = Need(
-            needed_bytes=needed_bytes,
-            budget_bytes=seen.process_promise.budget_bytes,
-            bounds="process",
-            original_bytes=seen.original_needed_bytes,
-        )
-        return need, is_measured
-    found = (seen.measured_peak_bytes, None if seen.is_portable else seen.measured_peak_default_session_bytes)
-    measured = [each for each in found if each is not None]
-    needed_bytes = max(measured, default=seen.predicted_peak_bytes)
-    if seen.budget_bytes is None or needed_bytes is None:
-        return None, True
-    need = Need(
-        needed_bytes=needed_bytes,
-        budget_bytes=seen.budget_bytes,
-        original_bytes=seen.original_default_session_peak_bytes,
-    )
-    return need, bool(measured)
 
 
 NAMES = {

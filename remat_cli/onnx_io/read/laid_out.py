@@ -1,6 +1,6 @@
 """Writes down what a default session makes of a model on a kind of processor, so that the judge can count it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -96,18 +96,17 @@ def _built(
         for name in op.makes:
             if name:
                 values[name] = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT))
-    new = [
-        ir.Node(
-            op.domain,
-            op.op_type,
-            [values[name] if name else None for name in op.reads],
-            [*_attributes(nodes.get(op.name), op)],
-            outputs=[values[name] if name else ir.Value(name="") for name in op.makes],
-            name=op.name,
-            metadata_props=dict(nodes[op.name].metadata_props) if op.name in nodes else None,
+    new = []
+    for op in ops:
+        node = nodes.get(op.name)
+        # Attributes are those of the node that it was in the file, where it is one of the same type still.
+        attributes = node.attributes.values() if node is not None and node.op_type == op.op_type else ()
+        reads = [values[name] if name else None for name in op.reads]
+        makes = [values[name] if name else ir.Value(name="") for name in op.makes]
+        props = None if node is None else dict(node.metadata_props)
+        new.append(
+            ir.Node(op.domain, op.op_type, reads, [*attributes], outputs=makes, name=op.name, metadata_props=props)
         )
-        for op in ops
-    ]
     graph = ir.Graph(
         inputs,
         [values[value.name or ""] for value in old.outputs],
@@ -117,11 +116,6 @@ def _built(
         name=old.name,
     )
     return ir.Model(graph, ir_version=model.ir_version)
-
-
-def _attributes(node: ir.Node | None, op: LayoutOp) -> Iterable[ir.Attr]:
-    """Those of the node that an op was in the file, where it is one of the same type still."""
-    return node.attributes.values() if node is not None and node.op_type == op.op_type else ()
 
 
 def _grown_bytes(ops: Sequence[LayoutOp], model: ir.Model, block: int) -> int:

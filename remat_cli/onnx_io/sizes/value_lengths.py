@@ -48,7 +48,7 @@ def value_lengths(model: ir.Model) -> dict[str, ir.Node]:
     from_values = {value.name or "" for value in fed_inputs(model.graph)}
     found: dict[str, ir.Node] = {}
     for node in model.graph:
-        reads = list(_reads(node))
+        reads = [value.name or "" for value in (*node.inputs, *captured_values(node)) if value is not None]
         before = next((found[name] for name in reads if name in found), None)
         if node.op_type in MEASURES:
             from_values.update(_makes(node) if before is not None else ())
@@ -67,10 +67,6 @@ def value_lengths(model: ir.Model) -> dict[str, ir.Node]:
         if origin is not None or any(name in from_values for name in reads):
             from_values.update(_makes(node))
     return found
-
-
-def _reads(node: ir.Node) -> Iterator[str]:
-    yield from (value.name or "" for value in (*node.inputs, *captured_values(node)) if value is not None)
 
 
 def _makes(node: ir.Node) -> Iterator[str]:

@@ -93,7 +93,23 @@ def placement_lines(matrix: PlacementMatrix, style: Style) -> list[str]:
         devices = [device for device, used in enumerate(matrix.memory_of) if used == memory]
         users = ", ".join(f"{_letter(device)} {matrix.devices[device]}" for device in devices)
         lines += [f"  {style.paint(name, 'strong')}: {users}", *_memory_lines(matrix, memory, frame, style)]
-    return [*lines, "", *_legend(matrix, frame, style)]
+    # What the marks mean that occur.
+    glyphs = UNICODE if style.has_unicode else ASCII
+    kinds = {step.kind for step in matrix.steps}
+    entries = ["capital: computed on the device of that letter"]
+    entries += ["small: computed again"] if "recompute" in kinds else []
+    entries += [f"{glyphs.copied_in} copied in", f"{glyphs.copied_out} copied out"] if "copy" in kinds else []
+    entries += [f"{glyphs.given} given by the caller"] if "given" in kinds else []
+    entries += [f"{' '.join(glyphs.shades)} some to all kept" if frame.is_compressed else f"{glyphs.kept} kept"]
+    # Entries side by side, as many per line as fit.
+    legend = [""]
+    for entry in entries:
+        longer = f"{legend[-1]}   {entry}" if legend[-1] else f"  {entry}"
+        if legend[-1] and len(longer) > style.width:
+            legend.append(f"  {entry}")
+        else:
+            legend[-1] = longer
+    return [*lines, "", *legend]
 
 
 def _margin(matrix: PlacementMatrix) -> int:
@@ -197,23 +213,3 @@ def _ruler(frame: _Frame, style: Style) -> str:
         if at + len(label) <= width:
             cells[at : at + len(label)] = label
     return ("└" if style.has_unicode else "+") + "".join(cells)
-
-
-def _legend(matrix: PlacementMatrix, frame: _Frame, style: Style) -> list[str]:
-    """What the marks mean that occur."""
-    glyphs = UNICODE if style.has_unicode else ASCII
-    kinds = {step.kind for step in matrix.steps}
-    entries = ["capital: computed on the device of that letter"]
-    entries += ["small: computed again"] if "recompute" in kinds else []
-    entries += [f"{glyphs.copied_in} copied in", f"{glyphs.copied_out} copied out"] if "copy" in kinds else []
-    entries += [f"{glyphs.given} given by the caller"] if "given" in kinds else []
-    entries += [f"{' '.join(glyphs.shades)} some to all kept" if frame.is_compressed else f"{glyphs.kept} kept"]
-    # Entries side by side, as many per line as fit.
-    lines = [""]
-    for entry in entries:
-        longer = f"{lines[-1]}   {entry}" if lines[-1] else f"  {entry}"
-        if lines[-1] and len(longer) > style.width:
-            lines.append(f"  {entry}")
-        else:
-            lines[-1] = longer
-    return lines
