@@ -12,8 +12,8 @@ from remat_cli.core.values.sizes import Dim, SizeBound, number
 from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.normalise import fresh_name
 from remat_cli.onnx_io.write.weights import weight_in
-from remat_cli.splitting.rules.record import COPIED
 from remat_cli.splitting.loops.loop_bits import Tiling
+from remat_cli.splitting.rules.record import COPIED
 
 PREFIX = "remat/loop/"
 """Of the names of all that a loop adds to the model."""

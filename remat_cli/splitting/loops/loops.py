@@ -318,7 +318,27 @@ class _Writer:
         region, prefix = loop.region, loop.prefix
         number = ir.Value(name=f"{prefix}i", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
         going = ir.Value(name=f"{prefix}going", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-        before: list[ir.Node] = []
+        before, tile, after, bounds = self._begun(loop, number)
+        if region.windows is not None:
+            return self._window_body(loop, (number, going), (before, tile, after), bounds, exits)
+        self._cut_reads(loop, before, bounds)
+        chains = self._chains(region)
+        for name, value in loop.made.items():
+            self._declare(value, name, chains[name], region.axes[name])
+        for op, handed in sorted(region.handed.items()):
+            self._hand_on(loop, loop.nodes[op], handed)
+        made = [loop.made[name] for name in exits]
+        for op, node in loop.nodes.items():
+            if self._would_be_fused(op):
+                node.replace_input_with(0, self._of_unknown_rank(before, node))
+            before.append(node)
+        return self._joining(loop, (number, going), before, exits, made)
+
+    def _begun(
+        self, loop: _Loop, number: ir.Value
+    ) -> tuple[list[ir.Node], ir.Value, ir.Value, tuple[ir.Value, ir.Value]]:
+        """Nodes that begin a body; the number of its tile and of the next one, and where the tile begins and ends."""
+        region, prefix, before = loop.region, loop.prefix, list[ir.Node]()
         zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
         tile = self._numbers.op(before, f"{prefix}number", "Add", [number, zero])
         if region.is_backwards:
@@ -329,8 +349,11 @@ class _Writer:
         for name, bound in (("start", tile), ("stop", after)):
             product = self._numbers.op(before, f"{prefix}{name}_of_all", "Mul", [bound, loop.length])
             bounds.append(self._numbers.op(before, f"{prefix}{name}", "Div", [product, loop.tiles]))
-        if region.windows is not None:
-            return self._window_body(loop, (number, going), (before, tile, after), (bounds[0], bounds[1]), exits)
+        return before, tile, after, (bounds[0], bounds[1])
+
+    def _cut_reads(self, loop: _Loop, before: list[ir.Node], bounds: tuple[ir.Value, ir.Value]) -> None:
+        """Let ops read the tile's part of what is whole outside."""
+        region, prefix = loop.region, loop.prefix
         cuts: dict[tuple[str, int], ir.Value] = {}
         inside = set(loop.made.values())
         for op, node in loop.nodes.items():
@@ -346,17 +369,6 @@ class _Writer:
                     cuts[key].type = value.type
                     self._declare(cuts[key], value.name or "", cuts[key].name or "", axis)
                 node.replace_input_with(at, cuts[key])
-        chains = self._chains(region)
-        for name, value in loop.made.items():
-            self._declare(value, name, chains[name], region.axes[name])
-        for op, handed in sorted(region.handed.items()):
-            self._hand_on(loop, loop.nodes[op], handed)
-        made = [loop.made[name] for name in exits]
-        for op, node in loop.nodes.items():
-            if self._would_be_fused(op):
-                node.replace_input_with(0, self._of_unknown_rank(before, node))
-            before.append(node)
-        return self._joining(loop, (number, going), before, exits, made)
 
     def _would_be_fused(self, op: int) -> bool:
         """Whether the runtime would make one op of a product and what is added, as it does not where it knows no shape.

@@ -24,7 +24,7 @@ FUNCTIONS, NUMBERS = "activations", ("activation_alpha", "activation_beta")
 
 
 def goes_both_ways(view: ModelView, op: int) -> bool:
-    """Whether an op is a recurrent network that goes both ways, of which nothing is read but the states of all steps."""
+    """Whether an op is a recurrent network that goes both ways, of which only the states of all steps are read."""
     spec, names = view.ops[op], view.makes[op]
     if rule_of(*spec.key).hands_on is None or spec.text("direction", "forward") != "bidirectional" or not names[0]:
         return False
