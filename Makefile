@@ -125,8 +125,11 @@ bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 
 bench-split: $(STAMP)  ## split every sample and zoo model, and two more, to min, 50 and 25 %, an hour
 	$(BIN)/python -m bench.splitting --write
 
-bench-train: $(STAMP)  ## training steps at 70, 50, 35 % and min, an hour
+bench-train: $(STAMP)  ## training steps at 70, 50, 35, 25 % and min, bits equal and close, rows that are missing, hours
 	$(BIN)/python -m bench.training --write
+
+bench-train-losses: $(STAMP)  ## a hundred steps of training, planned and plain: losses and processes, rows that are missing, ten minutes
+	$(BIN)/python -m bench.training_losses
 
 bench-paging: $(STAMP)  ## training steps that page to disk, run beside plans that recompute, twenty minutes
 	$(BIN)/python -m bench.paging --write

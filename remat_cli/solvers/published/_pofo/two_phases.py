@@ -1,7 +1,8 @@
 """From a set of values to a real schedule: out in the forward sweep, back in the backward sweep (2.3 of the thesis).
 
 Steps and writes start as early as they can, reads as late: the backward sweep is the forward one in reversed time. A
-value's room is free when its write and its last use before the turn are over, and taken when its read starts.
+value's room is free when its write and its last use before the turn are over, and taken when its read starts. It
+starts no sooner: the letter of 2.3 would let the value come back as a second copy, which is no faster than to keep it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
