@@ -105,6 +105,25 @@ wheel: $(STAMP)  ## build the wheel, install it elsewhere, run it
 		--constraint constraints.txt build/wheel/*.whl
 	build/wheel/venv/bin/remat --help >/dev/null
 
+# Times of files in archives, so that the same commit gives the same bytes.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1700000000)
+
+dist: $(STAMP)  ## build the wheel and the sdist, the same bytes each time, with their hashes
+	rm -rf build/dist && mkdir -p build/dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist . >build/dist.log
+	cd build/dist && sha256sum remat_cli-* >SHA256SUMS && cat SHA256SUMS
+
+SBOM := build/sbom
+
+sbom: dist  ## list all that an installed remat consists of, with licences: build/sbom/remat.cdx.json (CycloneDX)
+	rm -rf $(SBOM) && mkdir -p $(SBOM)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'cyclonedx-bom>=7.0'
+	$(PYTHON) -m venv --without-pip $(SBOM)/venv
+	$(BIN)/python -m pip --python $(SBOM)/venv/bin/python install --quiet --disable-pip-version-check \
+		--constraint constraints.txt "$$(ls build/dist/*.whl)[cpu,svg,html]"
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-file $(SBOM)/remat.cdx.json $(SBOM)/venv/bin/python
+
 licences: $(STAMP)  ## rewrite docs/licences.md, the licences of what remat needs, from what is installed
 	$(BIN)/python -m docs.make_licences
 

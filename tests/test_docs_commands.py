@@ -51,6 +51,8 @@ LAST_MADE = {
     "docs/verify.md": "sample_models/unet.remat.onnx",
 }
 """What a page's commands leave, by pages that have commands of remat."""
+FAST = {"README.md": 3, "docs/verify.md": 3}
+"""Pages that fast tests run, and the seconds for a plan there."""
 slow = pytest.mark.slow
 
 
@@ -66,10 +68,10 @@ def copy_without_results(folder: str, target: Path) -> None:
     shutil.copytree(ROOT / folder, target / folder, ignore=shutil.ignore_patterns(*RESULTS))
 
 
-def quick(words: list[str]) -> list[str]:
+def quick(words: list[str], seconds: int) -> list[str]:
     """The command with less time for a plan where the text leaves it at 30 s: whether it works, not how well."""
     is_open = words[0] in PLANNING and not {"--time-limit", "--help", "--help-all"} & set(words)
-    return [*words, "--time-limit", "3s" if "%" in " ".join(words) else "10s"] if is_open else words
+    return [*words, "--time-limit", f"{seconds}s"] if is_open else words
 
 
 def save_detector(path: Path) -> None:
@@ -89,12 +91,12 @@ def save_detector(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def run_line(line: str, seconds: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Run a command of a page; those of make and pip are for whoever reads it."""
     words = shlex.split(line)
     if words[0] == "remat":
         try:
-            code = main(quick(words[1:]))
+            code = main(quick(words[1:], seconds))
         except SystemExit as stop:
             code = stop.code
         captured = capsys.readouterr()
@@ -107,9 +109,7 @@ def run_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert words[0] in {"make", "pip"}, line
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in {"README.md", "docs/verify.md"} else slow) for name in runnable()]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else slow) for name in runnable()])
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys, name):
     for folder in FOLDERS:
         copy_without_results(folder, tmp_path)
@@ -121,7 +121,7 @@ def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys, name):
         if language == "sh":
             for line in commands(code):
                 if not any(word in line for word in DRAWN):
-                    run_line(line, capsys)
+                    run_line(line, FAST.get(name, 15), capsys)
         if language == "python":
             exec(compile(code.replace('"30s"', '"1s"'), name, "exec"), found)
     assert (tmp_path / LAST_MADE[name]).exists()
