@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
+from tests.docs_text import blocks, page
 
 WORDS, LENGTH, WIDTH, LABELS = 50, 64, 64, 3
 needs_optimum = pytest.mark.skipif(
@@ -24,7 +25,12 @@ pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.filterwarnings("defa
 def save_classifier(path: Path) -> None:
     """Words are looked up, masked, widened, narrowed, averaged and told apart: an encoder's inputs and outputs."""
     generator = np.random.default_rng(0)
-    sizes = {"words": (WORDS, WIDTH), "wide": (WIDTH, 16 * WIDTH), "narrow": (16 * WIDTH, WIDTH), "told": (WIDTH, LABELS)}
+    sizes = {
+        "words": (WORDS, WIDTH),
+        "wide": (WIDTH, 16 * WIDTH),
+        "narrow": (16 * WIDTH, WIDTH),
+        "told": (WIDTH, LABELS),
+    }
     weights = [
         numpy_helper.from_array(generator.standard_normal(size).astype(np.float32) / 8, name)
         for name, size in sizes.items()
@@ -51,7 +57,7 @@ def save_classifier(path: Path) -> None:
 
 @needs_optimum
 @pytest.mark.parametrize("has_data_file", [False, True])
-def test_a_model_of_optimum_with_a_compiled_file_in_its_folder(tmp_path, has_data_file):
+def test_a_model_of_optimum_with_a_compiled_file_in_its_folder(tmp_path, monkeypatch, has_data_file):
     import torch
     from optimum.onnxruntime import ORTModelForSequenceClassification
 
@@ -60,7 +66,11 @@ def test_a_model_of_optimum_with_a_compiled_file_in_its_folder(tmp_path, has_dat
     (folder / "config.json").write_text(json.dumps({"model_type": "bert", "num_labels": LABELS, "vocab_size": WORDS}))
     save_classifier(folder / "model.onnx")
     found = remat_cli.compile(
-        folder / "model.onnx", budget="60%", output=folder / "compiled.onnx", external_data=has_data_file, time_limit="5s"
+        folder / "model.onnx",
+        budget="60%",
+        output=folder / "compiled.onnx",
+        external_data=has_data_file,
+        time_limit="5s",
     )
     assert found.exit_code == 0, found.verdict
     assert (folder / "compiled.onnx.data").exists() == has_data_file
@@ -68,10 +78,12 @@ def test_a_model_of_optimum_with_a_compiled_file_in_its_folder(tmp_path, has_dat
         "input_ids": torch.arange(LENGTH)[None] % WORDS,
         "attention_mask": torch.ones(1, LENGTH, dtype=torch.int64),
     }
-    logits = [
-        ORTModelForSequenceClassification.from_pretrained(folder, file_name=name)(**words).logits
-        for name in ("model.onnx", "compiled.onnx")
-    ]
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = [code for _, code in blocks(page("docs/deploy.md")) if "optimum" in code]
+    names: dict[str, object] = {}
+    exec(snippet, names)
+    plain = ORTModelForSequenceClassification.from_pretrained(folder, file_name="model.onnx")
+    logits = [model(**words).logits for model in (plain, names["model"])]
     assert logits[0].shape == (1, LABELS)
     assert logits[0].abs().max() > 0
     assert torch.equal(*logits)
