@@ -115,8 +115,7 @@ class BandSearch:
         while ITEMS in self.limits.axis.axes(1) and time.monotonic() < ends:
             axes = item_axes(self.view, self.order, uncut)
             for banding in item_bandings(self.view, axes, self.limits.most_tiles):
-                size = BandSize(self._largest // banding.tiles[0], self._largest // banding.tiles[0])
-                found = self._judged(cast, rules, size, banding)
+                found = self._judged(cast, rules, self._size(banding.tiles[0], 1.0), banding)
                 if (
                     not isinstance(found, BandCandidate)
                     or found.cost.peak_bytes <= free_bytes
@@ -204,7 +203,8 @@ class BandSearch:
         return self.judged[key]
 
     def _size(self, share: int, crossing: float) -> BandSize:
-        return BandSize(self._largest // share, int(crossing * self._largest / share))
+        # a model of a few bytes has no such share
+        return BandSize(max(1, self._largest // share), int(crossing * self._largest / share))
 
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
         found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)
