@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.budget import describe_bytes, meant_share
 from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.report.compile import (
@@ -198,6 +198,8 @@ def _why_not_lines(report: OneModelReport, style: Style) -> list[str]:
         split_floor = report.solution.floor_with_splitting_bytes  # of the model that the op is in
         least = format_bytes(report.solution.floor_bytes if split_floor is None else split_floor)
         lines.append(f"in the way is {report.blocking_op}: while it runs, {least} must be there, in any order of ops")
+    if (share := meant_share(report.budget)) is not None:
+        lines = [f"{report.budget} is that many bytes: a share is written --budget {share}", *lines]
     is_open = report.solution.interrupted or is_too_dear(report.solution)
     if not is_open and NEAREST_PROCESS not in report.solution.facts:
         lines.append("the least memory that can be had, and what it costs: the same command with --budget min")

@@ -347,12 +347,13 @@ def ladder_lines(report: InspectReport) -> list[str]:
         for step in report.ladder
     ]
     least_bytes = min(step.budget_bytes for step in report.ladder)
-    ends = [f"no way is known below {format_bytes(least_bytes)}"]
+    end = f"below {format_bytes(least_bytes)} no way is known"
     if report.floor_bytes:
-        ends.append(f"proved impossible below {format_bytes(report.floor_bytes)} with whole ops")
+        tiles = "ops in tiles go that far, " if least_bytes < report.floor_bytes else ""
+        end += f"; {tiles}whole ops alone need at least {format_bytes(report.floor_bytes)}, as is proved"
     wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
     way = f"  for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
-    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}", way]
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {end}", way]
 
 
 def _chart(report: InspectReport, style: Style) -> list[str]:
