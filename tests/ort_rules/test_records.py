@@ -174,6 +174,20 @@ def waiting_model(path: Path) -> Path:
     return save_model(path / "waiting.onnx", nodes, [value("x", FLOAT, (512, 512))], untyped("y"), weights)
 
 
+def two_dead_model(path: Path) -> Path:
+    """Two large tensors of one shape die, one after the other, before the next of it: the older is freed at once."""
+    node = helper.make_node
+    nodes = [
+        node("CumSum", ["x", "axis"], ["a"], name="a"),
+        node("CumSum", ["a", "axis"], ["b"], name="b"),
+        node("ReduceMax", ["b"], ["r"], name="r"),
+        node("Expand", ["r", "large"], ["c"], name="c"),
+        node("ReduceMin", ["c"], ["y"], name="y"),
+    ]
+    weights = [weight(n, np.array(v, np.int64)) for n, v in (("axis", 0), ("large", [512, 512]))]
+    return save_model(path / "two.onnx", nodes, [value("x", FLOAT, (512, 512))], untyped("y"), weights)
+
+
 def judged(model: Path, found: Observation) -> Judged:
     """The model as the judge sees it."""
     graph = to_graph(ir.load(model), found.types)
@@ -183,22 +197,26 @@ def judged(model: Path, found: Observation) -> Judged:
     return Judged(graph, plan, 0, tuple(known_kind(tensor, shapes) for tensor in graph.tensors))
 
 
-def in_sessions(path: Path, settings: SessionSettings) -> tuple[object, object]:
-    """Live bytes of the model above, step by step, by prediction and by counters."""
-    model = waiting_model(path)
+def in_sessions(model: Path, settings: SessionSettings) -> tuple[object, object]:
+    """Live bytes of a model, step by step, by prediction and by counters."""
     found = run_profiled(model, FED, settings)
     said = predict_sessions(judged(model, found), HERE)
     return (said.exact if settings.exact else said.default_session).live_bytes, found.live_bytes
 
 
 def dead_buffers_are_kept(path: Path) -> tuple[object, object]:
-    said, done = in_sessions(path, DEFAULT)
-    assert said != in_sessions(path, EXACT)[0]
+    model = waiting_model(path)
+    said, done = in_sessions(model, DEFAULT)
+    assert said != in_sessions(model, EXACT)[0]
     return said, done
 
 
+def the_last_that_died_is_kept(path: Path) -> tuple[object, object]:
+    return in_sessions(two_dead_model(path), DEFAULT)
+
+
 def every_buffer_is_freed(path: Path) -> tuple[object, object]:
-    return in_sessions(path, EXACT)
+    return in_sessions(waiting_model(path), EXACT)
 
 
 def later_runs_take_a_block(path: Path) -> tuple[object, object]:
@@ -363,6 +381,7 @@ CASES: dict[str, Case] = {
     "packing.in_arena": copies_in_the_arena,
     "exact": every_buffer_is_freed,
     "reuse: dead buffers": dead_buffers_are_kept,
+    "reuse: the last that died": the_last_that_died_is_kept,
     "arena: the block of later runs": later_runs_take_a_block,
     "order: default": order_of_default_sessions,
     "order: priority-based": order_of_exact_sessions,
