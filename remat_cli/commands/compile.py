@@ -20,7 +20,6 @@ from remat_cli.compiling.planned import OneModel, PlannedModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
-from remat_cli.compiling.process.layouts import may_stay_as_here
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
 from remat_cli.compiling.runs_on import may_be_packed, refuse_late_needs, refuse_unknown_versions
@@ -185,7 +184,9 @@ def _tried(task: _Task, request: CompileRequest) -> _Tried:
         settled = planning.settled(verified=task.is_verified)
     else:
         planned = plan_model(subject.prepared, subject.platform, request, work, progress)
-        settled = Settled(subject.of(planned, prepared), None)
+        if subject.splitting is not None:
+            planned = replace(planned, whole=prepared, splitting=subject.splitting)
+        settled = Settled(planned, None)
         if task.is_verified:
             settled = settle(settled.planned, Settling(request, work, progress))
     return _Tried(request, prepared, subject.platform, settled)
@@ -198,7 +199,7 @@ def _form_to_plan(forms: Forms, request: CompileRequest, progress: Progress) -> 
         ModelError: it has what one of these versions does not have.
     """
     prepared = forms.prepared(request.conditions, progress)
-    if may_stay_as_here(prepared):
+    if prepared.may_stay_as_here:
         request = request.as_here()
         prepared = forms.prepared(request.conditions, progress)
     refuse_late_needs(asking_least(prepared.reference), request.conditions.runtimes, prepared.runtime.version)

@@ -121,6 +121,13 @@ class Prepared:
         return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
 
     @property
+    def may_stay_as_here(self) -> bool:
+        """Whether a file for other processors may be made as for this one: all that it is for run ops as this does."""
+        if not self.conditions.is_left:
+            return False
+        return self.layout is None or self.conditions.leaves_alone(self.runtime.layout_block)
+
+    @property
     def rules(self) -> Rules:
         """What the runtime that is installed does on this processor."""
         return rules_for(self.runtime)
