@@ -20,7 +20,6 @@ from remat_cli.compiling.planned import OneModel, PlannedModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
-from remat_cli.compiling.process.layouts import may_stay_as_here
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
 from remat_cli.compiling.runs_on import may_be_packed, refuse_late_needs, refuse_unknown_versions
@@ -171,7 +170,7 @@ def _tried(task: _Task, request: CompileRequest) -> _Tried:
     work, progress, asked = task.work, task.progress, way_asked(request.conditions)
     # The model in the form that is planned, and the request as far as that form and the versions it is for allow it.
     prepared = task.forms.prepared(request.conditions, progress)
-    if may_stay_as_here(prepared):
+    if prepared.may_stay_as_here:
         request = request.as_here()
         prepared = task.forms.prepared(request.conditions, progress)
     refuse_late_needs(asking_least(prepared.reference), request.conditions.runtimes, prepared.runtime.version)
@@ -189,7 +188,9 @@ def _tried(task: _Task, request: CompileRequest) -> _Tried:
         settled = planning.settled(verified=task.is_verified)
     else:
         planned = plan_model(subject.prepared, subject.platform, request, work, progress)
-        settled = Settled(subject.of(planned, prepared), None)
+        if subject.splitting is not None:
+            planned = replace(planned, whole=prepared, splitting=subject.splitting)
+        settled = Settled(planned, None)
         if task.is_verified:
             settled = settle(settled.planned, Settling(request, work, progress))
     return _Tried(request, prepared, subject.platform, settled)
