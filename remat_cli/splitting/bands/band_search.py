@@ -136,8 +136,7 @@ class BandSearch:
         """Judge such ops by items in ever more tiles; with one more op left whole where one cannot be cut so."""
         rules = BandRules(1, "outer", self.limits.axis)
         for banding in item_bandings(cast.view, axes, self.limits.most_tiles):
-            size = BandSize(self._largest // banding.tiles[0], self._largest // banding.tiles[0])
-            found = self._judged(cast, rules, size, banding)
+            found = self._judged(cast, rules, self._size(banding.tiles[0], 1.0), banding)
             if isinstance(found, UncutOp):
                 return {*uncut, found.op} if banding.tiles[0] == LEAST_TILES else None
             if is_enough(found):
@@ -221,7 +220,8 @@ class BandSearch:
         return self.judged[key]
 
     def _size(self, share: int, crossing: float) -> BandSize:
-        return BandSize(self._largest // share, int(crossing * self._largest / share))
+        # a model of a few bytes has no such share
+        return BandSize(max(1, self._largest // share), int(crossing * self._largest / share))
 
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
         found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)
