@@ -213,18 +213,14 @@ def _started(command: str) -> Iterator[_Line]:
             line.send(script)
             yield line
         finally:
-            _ended(process)
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Let a process end by itself, as it does when its standard input closes: it takes its files away then."""
-    with contextlib.suppress(OSError):
-        pipe_of(process.stdin).close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(END_SECONDS)
-    if process.poll() is None:
-        kill_family(psutil.Process(process.pid))
-        process.wait()
+            # it ends by itself when its standard input closes, and takes its files away then
+            with contextlib.suppress(OSError):
+                pipe_of(process.stdin).close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+            if process.poll() is None:
+                kill_family(psutil.Process(process.pid))
+                process.wait()
 
 
 def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:
