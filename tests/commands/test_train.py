@@ -73,6 +73,17 @@ def test_with_a_budget_the_step_is_compiled_and_verified(net, capsys):
     assert phases == {"forward", "backward", "update"}
 
 
+@pytest.mark.parametrize(("flags", "mode"), [(("--verify", "fast"), "fast"), (("--no-verify",), None)])
+def test_how_the_compiled_step_is_verified_is_said_as_for_compile(net, capsys, flags, mode):
+    words = ("train", net, *ENTROPY, "--batch", 8, "--budget", "90%", "--time-limit", "1s")
+    verification = report(capsys, *words, *flags)["compiled"]["verification"]
+    if mode is None:
+        assert verification is None
+    else:
+        assert verification["outputs_identical"]
+        assert verification["capped_run_ok"] is None
+
+
 def test_a_step_without_its_state_file_is_refused(net, capsys):
     report(capsys, "train", net, *ENTROPY, "--batch", 8)
     Path("digits.train.state.npz").unlink()
@@ -141,6 +152,17 @@ def test_the_largest_batch_is_found_and_planned(net, capsys):
     tried = {probe["batch"]: probe["fits"] for probe in found["probes"]}
     assert tried[found["max_batch"] + 1] is False
     assert len(tried) < 25
+
+
+def test_a_batch_whose_outputs_alone_are_too_much_is_ruled_out(net, capsys):
+    """New weights are as large as the old ones, and both are there at the end: a proof that not one sample fits."""
+    weights = sum(onnx.numpy_helper.to_array(each).nbytes for each in onnx.load(net).graph.initializer)
+    code, out, _ = run(
+        capsys, "max-batch", net, *ENTROPY, "--budget", str(2 * weights), "--time-limit", "2s", "--format", "json"
+    )
+    found = json.loads(out)
+    assert (code, found["max_batch"]) == (3, None)
+    assert [(probe["batch"], probe["is_ruled_out"]) for probe in found["probes"]] == [(1, True)]
 
 
 def test_max_batch_wants_bytes_and_no_batch(net, capsys):

@@ -11,18 +11,22 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
-from remat_cli.compiling.one_model.record import request_of
 from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, asked_settings, known_process
 from remat_cli.compiling.process.resident import ResidentRequest, see_processes
+from remat_cli.compiling.record import whole_profile
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.compiling.verify import begun
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.family import FamilySeen, told
+from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.core.values.verification import Checks, OneModelSeen
+from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.ort_rules.lessons import Lesson
+from remat_cli.ort_rules.primers import PREFIX as PRIMERS
+from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.sessions.session import outputs_of
@@ -55,10 +59,10 @@ def verify_model(
     Raises:
         RuntimeFailure: ONNX Runtime fails to run it.
     """
-    run = begun(given, whole, work, checks, progress)
+    run = begun(given, work, checks, progress, has_seeds=whole.has_seeds)
     plan, is_full = run.plan, checks.mode in ("on", "thorough")
     request = replace(
-        request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
+        _request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
     )
     if plan.request.family is not None:
         runnable = whole.runnable
@@ -82,6 +86,50 @@ def verify_model(
             report = msgspec.structs.replace(report, process=_process(given, predicted, whole, checks, progress))
     seeds = (SEEDS_NOTE,) if whole.has_seeds else ()
     return msgspec.structs.replace(report, notes=(*whole.notes, *report.notes, *seeds)), lessons
+
+
+def _request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyRequest:
+    """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
+    profile, promise = plan.profile, plan.promise
+    order = tuple(name for name in promise.order if name not in set(promise.gates))
+    copies = packed_weights(rewritten)
+    packed = copies.without(PRIMERS)  # whose weights count as nothing
+    primers_bytes = SMALL_COPIES_BYTES if packed != copies else 0
+    workspace, steps = _workspace(profile), zip(order, plan.schedule.op_ids(), strict=True)
+    step_workspace = {name: workspace[plan.graph.ops[op].name] for name, op in steps}
+    return VerifyRequest(
+        reference=whole.reference_path,
+        rewritten=rewritten,
+        feeds=whole.feeds,
+        more_feeds=whole.more_feeds,
+        expected_order=order,
+        predicted_live_peak_bytes=promise.live_peak_bytes,
+        fixed_bytes=promise.fixed_bytes,
+        reference_fixed_bytes=whole_profile(plan).fixed_bytes,
+        outside_bytes=profile.fixed_bytes - profile.packed_bytes + packed.total_bytes - primers_bytes,
+        largest_copy_bytes=packed.largest_bytes,
+        budget_bytes=plan.request.budget_bytes,
+        gate_ops=frozenset(promise.gates),
+        workspace=_workspace(whole_profile(plan)) | workspace | step_workspace,
+        predicted_overhead_percent=plan.solved.overhead_percent,
+        portable=plan.request.portable,
+        is_left=whole.layout is not None,
+        is_elsewhere=not whole.conditions.is_for(whole.runtime.layout_block),
+        intra_op_threads=profile.provenance.intra_op_threads,
+        run_seconds=whole.conditions.run_seconds,
+        device=plan.device,
+        custom_ops=plan.request.custom_ops,
+        original_cap_bytes=whole.facts.smallest_cap_bytes,
+        may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
+        has_block=promise.runs is None or promise.runs.ballast_bytes is None,
+        original=whole.original.path if whole.conditions.may_be_alone and not plan.request.portable else None,
+        compared_with=whole.original.name,
+    )
+
+
+def _workspace(profile: Profile) -> dict[str, int]:
+    """Workspace in bytes of every op of a profiled model."""
+    return {cost.name: cost.workspace_bytes for cost in profile.ops}
 
 
 def _as_asked(report: OneModelSeen, given: PlannedRun, whole: Prepared) -> OneModelSeen:

@@ -17,8 +17,10 @@ MADE_BY_RUNTIME = "the model has no such op: the runtime made it of others, whic
 
 
 def plan_split(tiles: Tiles) -> OneModel | Refused:
-    """The better of the whole plan and the best one with splits."""
+    """The better of the whole plan and the best one with splits; no search where outputs alone are too much."""
     task = tiles.task
+    if tiles.output_bytes > tiles.free_bytes and not task.question.least:
+        return without_splits(tiles)
     task.progress.stage(stages.SPLITTING)
     found = hold_least(tiles) if task.question.least else fit_budget(tiles)
     if found is None:

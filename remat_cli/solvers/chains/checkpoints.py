@@ -116,13 +116,7 @@ def segment_sizes(passes: Passes, candidates: Sequence[int], peak_bytes: int, co
     """Sizes worth trying: `count` even steps from 0 to a multiple of a peak, then those that Chen et al. search."""
     for step in range(count):
         yield step * SEARCH_SPAN * peak_bytes // max(1, count - 1)
-    guess = _settled_guess(passes, candidates)
-    for step in range(AROUND + 1):
-        yield int(guess * 2 ** (step / AROUND - 0.5))
-
-
-def _settled_guess(passes: Passes, candidates: Sequence[int]) -> int:
-    """The geometric mean of what the checkpoints take and of the largest segment, from the finest cut on."""
+    # The geometric mean of what the checkpoints take and of the largest segment, from the finest cut on.
     guess = 0
     for _ in range(GUESSES):
         chosen = by_size(passes, candidates, guess)
@@ -134,7 +128,8 @@ def _settled_guess(passes: Passes, candidates: Sequence[int]) -> int:
             largest_segment = max(largest_segment, made)
             made = 0 if op in ends else made
         guess = isqrt(sum(passes.sizes[op] for op in chosen) * largest_segment)
-    return guess
+    for step in range(AROUND + 1):
+        yield int(guess * 2 ** (step / AROUND - 0.5))
 
 
 def steps_of(passes: Passes, checkpoints: Iterable[int]) -> list[int]:
@@ -159,7 +154,15 @@ class _Run:
             segment[op] = before
             before += op in checkpoints
         self.segment = segment
-        self.wanted = _wanted_segments(passes, self.segment, self.stays)
+        # By place: the last segment of which this or a later one reads something that may be gone, -1: none.
+        wanted = [-1] * (len(passes.later) + 1)
+        for op in passes.forward:
+            last = passes.last_later_use[op]
+            if op not in self.stays and last >= 0:
+                wanted[last] = max(wanted[last], self.segment[op])
+        for place in reversed(range(len(passes.later))):
+            wanted[place] = max(wanted[place], wanted[place + 1])
+        self.wanted = wanted
         self.uses_left = Counter(source for op in passes.forward for source in passes.reads[op])
         self.there: set[int] = set()
         self.loose: set[int] = set()
@@ -170,7 +173,16 @@ class _Run:
         place = 0
         for op, sources in enumerate(self.passes.reads):
             already = len(self.ran)
-            self._restore(sources)
+            # Recompute those that are gone and what they need, lowest first, inputs before readers.
+            waiting = [source for source in reversed(sources) if source not in self.there]
+            while waiting:
+                gone = [source for source in reversed(self.passes.reads[waiting[-1]]) if source not in self.there]
+                if gone:
+                    waiting += gone
+                    continue
+                again = waiting.pop()
+                if again not in self.there:
+                    self._run(again)
             self._run(op)
             touched = self.loose.intersection((*sources, *self.ran[already:]))
             if self.passes.is_forward[op]:
@@ -182,18 +194,6 @@ class _Run:
             has_moved_on = self.wanted[place] != self.wanted[place - 1]
             self._let_go(self.loose if has_moved_on else touched, place)
         return self.ran
-
-    def _restore(self, ops: tuple[int, ...]) -> None:
-        """Recompute those that are gone and what they need, lowest first, inputs before readers."""
-        waiting = [op for op in reversed(ops) if op not in self.there]
-        while waiting:
-            gone = [source for source in reversed(self.passes.reads[waiting[-1]]) if source not in self.there]
-            if gone:
-                waiting += gone
-                continue
-            op = waiting.pop()
-            if op not in self.there:
-                self._run(op)
 
     def _run(self, op: int) -> None:
         self.ran.append(op)
@@ -209,15 +209,3 @@ class _Run:
         }
         self.loose -= gone
         self.there -= gone
-
-
-def _wanted_segments(passes: Passes, segment: list[int], stays: frozenset[int]) -> list[int]:
-    """By place: the last segment of which this or a later one reads something that may be gone, -1 if there is none."""
-    wanted = [-1] * (len(passes.later) + 1)
-    for op in passes.forward:
-        last = passes.last_later_use[op]
-        if op not in stays and last >= 0:
-            wanted[last] = max(wanted[last], segment[op])
-    for place in reversed(range(len(passes.later))):
-        wanted[place] = max(wanted[place], wanted[place + 1])
-    return wanted
