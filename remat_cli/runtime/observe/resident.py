@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.base.files import WORK_FOLDER
+from remat_cli.base.run_count import uncounted
 from remat_cli.core.values.resident import ProcessTrace
 from remat_cli.runtime.sessions._ort import (
     Advance,
@@ -224,7 +225,7 @@ def ready(packed: Sequence[PackedArray], settings: SessionSettings) -> tuple[dic
         session = open_session(path, settings)
     import numpy as np
 
-    with runtime_errors("ONNX Runtime fails to run a tiny model"):
+    with uncounted(), runtime_errors("ONNX Runtime fails to run a tiny model"):
         run_session(session, {"x": np.ones(1, np.float32)})
     gc.collect()
     return_free_memory()
