@@ -69,7 +69,7 @@ def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, pr
         known.keep(kept)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
-    return plan_split(tiles)
+    return plan_split(tiles, known.points, known.best_share)
 
 
 def propose_regions(

@@ -1,47 +1,155 @@
-"""Splits whose plans should fit a budget: the cheapest by estimate, at falling shares of it, since estimates err."""
+"""Splits whose plans should fit a budget: over a ladder of caps that of which, by estimate, most is to be expected."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from remat_cli.compiling.planned import OneModel
+from remat_cli.compiling.search.expected import Expected, Point
 from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
+from remat_cli.core.values.curve import CurvePoint
+from remat_cli.splitting.tiles.propose import DOUBT, SplitProposal
 
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
+CAPS = (0.5, 0.35, 0.65, 0.25, 0.8)
+"""Of what planning can change: caps below a budget that are looked at too, in this order, as time allows."""
+LOOK_SECONDS = 1.0
+"""For looking at them; each takes at most as long as all that are left may."""
+NEAR_SHARE = 0.02
+"""Of the time of a run: what costs by so little more by estimate costs the same, and the smaller one is preferred."""
+WORTH_PER_SECOND = 0.005
+"""Of the time of a run: so much must be expected of a candidate for each second that it takes to build and measure."""
+RUNS, SECONDS = 8, 2.0
+"""What that takes before one was measured: so many runs of the model, and seconds beside them."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A proposal, and the share of the budget that it was made for."""
+
+    proposal: SplitProposal
+    share: float
+
+    def is_other_than(self, failed: "Aim") -> bool:
+        """Whether it may fit where another one did not: it is for less, or of another form."""
+        return self.share < failed.share or self.proposal.form != failed.proposal.form
 
 
 @dataclass(frozen=True)
 class AimedSplits:
-    """Proposes splits at each aim in turn, none twice; a tighter plan goes on at lower aims."""
+    """Proposes of all splits that should fit a budget, or a cap below it, the one of which most is to be expected.
+
+    What costs about as little and holds less comes first. Each that was measured corrects the estimates of its kin.
+    Where one does not fit, splits for less are proposed; a tighter plan goes on there too. `points` are plans that are
+    known, of which the best within the budget takes `known_share` longer than the baseline.
+    """
 
     tiles: Tiles
-    aims: Sequence[float]
+    aims: Sequence[float] = AIMS
+    points: Sequence[CurvePoint] = ()
+    known_share: float = math.inf
+    _tried: set[object] = field(default_factory=set)
 
     def propose(self, known: Known) -> Iterator[TileCandidate]:
-        """A few splits, whatever became of those before."""
-        return islice(self._all(), self.tiles.most_trials)
+        """A few splits, as long as more is expected of one than it takes."""
+        lower = list(self.aims[1:])
+        pool = [*self._at(self.aims[0]), *self._below(self.aims[0])] if self.aims else []
+        expected, seconds = Expected(self._points_near(pool)), self._seconds
+        for _ in range(self.tiles.most_trials):
+            while not pool and lower:
+                pool = self._at(lower.pop(0))
+            chosen = self._best(pool, expected, seconds, min(self.known_share, self._share(known.best)))
+            if chosen is None:
+                return
+            self._tried.add(chosen.proposal.key)
+            began = time.monotonic()
+            yield self._candidate(chosen)
+            seconds, trial = time.monotonic() - began, known.trial
+            if trial is not None:
+                expected = expected.with_measured(self._point(chosen), self._share_of(trial.least_ns))
+            pool = [each for each in pool if each.proposal.key not in self._tried]
+            if not isinstance(known.found, OneModel):
+                pool = [each for each in pool if each.is_other_than(chosen)]
+                lower = [share for share in lower if share < chosen.share]
+                pool += self._at(lower.pop(0)) if lower else []
 
-    def _all(self) -> Iterator[TileCandidate]:
-        tried: set[object] = set()
-        for aim in self.aims:
-            lower = tuple(other for other in AIMS if other < aim)[1:]
-            for proposal in self.tiles.propose(int(self.tiles.free_bytes * aim)):
-                if proposal.regions and proposal.key not in tried:
-                    tried.add(proposal.key)
-                    yield TileCandidate(self.tiles, proposal, aim, tighter=partial(fit_budget, self.tiles, lower))
+    def _candidate(self, aim: Aim) -> TileCandidate:
+        lower = tuple(other for other in AIMS if other < aim.share)[1:]
+        return TileCandidate(self.tiles, aim.proposal, aim.share, tighter=partial(fit_budget, self.tiles, lower))
+
+    def _best(self, pool: Sequence[Aim], expected: Expected, seconds: float, best: float) -> Aim | None:
+        """What is built next: while no plan is known the cheapest, else that of which most is expected, if any is."""
+        if not pool:
+            return None
+        costs = [expected.cost(self._point(each)) for each in pool]
+        if math.isinf(best):
+            least = min(costs)
+            near = (each for each, cost in zip(pool, costs, strict=True) if cost <= least + NEAR_SHARE)
+            return min(near, key=lambda each: each.proposal.peak_bytes)
+        gains = [expected.gain(self._point(each), best) for each in pool]
+        gain, place = max(zip(gains, range(len(pool)), strict=True))
+        return pool[place] if gain > WORTH_PER_SECOND * seconds else None
+
+    def _at(self, share: float, most_seconds: float = math.inf) -> list[Aim]:
+        """What is proposed for a share of the budget and was not tried before."""
+        found = self.tiles.propose(int(self.tiles.free_bytes * share), most_seconds)
+        return [Aim(each, share) for each in found if each.regions and each.key not in self._tried]
+
+    def _below(self, share: float) -> list[Aim]:
+        """What is proposed for caps below, which are the same for every budget, as time allows."""
+        task, ends = self.tiles.task, time.monotonic() + LOOK_SECONDS
+        whole_bytes = task.question.baseline.peak - task.whole.profile.fixed_bytes
+        free_bytes, found = max(1, self.tiles.free_bytes), list[Aim]()
+        for cap in CAPS:
+            below, left = cap * whole_bytes / free_bytes, ends - time.monotonic()
+            if below < share and left > 0 and not task.should_stop():
+                found += self._at(below, left)
+        return found
+
+    def _points_near(self, pool: Sequence[Aim]) -> tuple[tuple[Point, float], ...]:
+        """Plans that are known, as measurements of what is proposed for as many bytes."""
+        fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
+        split = [point for point in self.points if point.is_split and point.live_bytes > fixed_bytes]
+        found = []
+        for point in split if pool else ():
+            own = Point("", point.live_bytes - fixed_bytes, 0.0)
+            near = min(map(self._point, pool), key=own.distance)
+            found.append((Point(near.form, own.peak_bytes, near.share), point.relative_time - 1))
+        return tuple(found)
+
+    def _point(self, aim: Aim) -> Point:
+        proposal = aim.proposal
+        doubt = DOUBT if proposal.form == "bands" else 1.0
+        return Point(proposal.form, max(1, proposal.peak_bytes), doubt * proposal.added_ns / self._baseline_ns)
+
+    def _share(self, found: OneModel | None) -> float:
+        return math.inf if found is None else self._share_of(found.plan.time_ns)
+
+    def _share_of(self, time_ns: int) -> float:
+        return time_ns / self._baseline_ns - 1
+
+    @cached_property
+    def _baseline_ns(self) -> int:
+        return max(1, self.tiles.task.question.baseline.time_ns)
+
+    @property
+    def _seconds(self) -> float:
+        """What building and measuring one may take."""
+        return SECONDS + RUNS * self._baseline_ns / 1e9
 
 
-def fit_budget(tiles: Tiles, aims: Sequence[float] = AIMS) -> OneModel | None:
-    """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
+def fit_budget(
+    tiles: Tiles, aims: Sequence[float] = AIMS, points: Sequence[CurvePoint] = (), known_share: float = math.inf
+) -> OneModel | None:
+    """The fastest of a few splits whose plans fit the budget, or the first that costs hardly anything.
 
     What fits a smaller budget fits this one, and may be faster: estimates err. More are tried as long as the race
-    may take by its share of the time limit.
+    may take by its share of the time limit, and more is expected than what is known.
     """
     task = tiles.task
     ends = time.monotonic() + task.request.splits.race_share * task.request.search.limits.seconds
-    return search(
-        AimedSplits(tiles, aims), KeepRule(better=task.better, is_enough=tiles.is_cheap, ends=ends), task.ending
-    )
+    proposer = AimedSplits(tiles, aims, points, known_share)
+    return search(proposer, KeepRule(better=task.better, is_enough=tiles.is_cheap, ends=ends), task.ending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -84,6 +85,17 @@ class KnownPlans:
         limits = search.limits
         effort = f"{splits.race_share} {limits.seed} {float(limits.gap)}"
         return Searched(self.question, limits.seconds, effort)
+
+    @property
+    def points(self) -> tuple[CurvePoint, ...]:
+        """All plans that are known."""
+        return self.kept.curve().points if self.is_kept else ()
+
+    @property
+    def best_share(self) -> float:
+        """How much longer than the baseline the best known plan for the question takes; infinite: there is none."""
+        best = self.kept.curve().best(self.question) if self.is_kept else None
+        return math.inf if best is None else best.relative_time - 1
 
     def answer(self) -> OneModel | None:
         """A plan that is as good as a search would find; None where there must be one."""
