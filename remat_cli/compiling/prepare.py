@@ -53,6 +53,7 @@ from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.ort_rules.versions import newest_of
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
+from remat_cli.runtime.measure.turns import digest_of as digest_of_outputs
 from remat_cli.runtime.observe.sight import Sight, look
 from remat_cli.runtime.sessions.array_file import shapes_of
 from remat_cli.runtime.sessions.feeds import feeds_of
@@ -140,6 +141,11 @@ class Prepared:
         if self.conditions.is_left:
             return outputs_of(self.reference_path, (self.feeds,), compared_settings(self.conditions))[0]
         return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
+
+    def gives(self, found: Mapping[str, Any]) -> bool:
+        """Whether outputs for `feeds` are `outputs`, bit for bit; from what is kept of these, where that is known."""
+        known = None if self.conditions.family is not None else self.facts.given.get(self.original.key)
+        return have_same_bits(self.outputs, found) if known is None else digest_of_outputs(found) == known
 
 
 @dataclass(frozen=True)
@@ -410,8 +416,10 @@ class _Search:
         if self.conditions.inputs is not None or original.key in found.facts.alike:
             return found
         alike = (*found.facts.alike, original.key)[-MOST_ALIKE:]
-        remember_facts(found.digest, self.conditions, alike=alike)
-        return replace(found, facts=msgspec.structs.replace(found.facts, alike=alike))
+        kept = {key: digest for key, digest in found.facts.given.items() if key in alike}
+        given = {**kept, original.key: digest_of_outputs(original.outputs[0])}
+        remember_facts(found.digest, self.conditions, alike=alike, given=given)
+        return replace(found, facts=msgspec.structs.replace(found.facts, alike=alike, given=given))
 
 
 def as_planned(path: Path, before: Any, ports: Interface, optimised_as: OptimisedAs) -> Any:

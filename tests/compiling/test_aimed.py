@@ -40,9 +40,7 @@ class Costs:
             return ()
         mib = max(fitting)
         added = int(self.shares[mib] * BASELINE_NS)
-        return (
-            SimpleNamespace(form="regions", peak_bytes=int(mib * MIB), added_ns=added, regions=("r",), key=mib),
-        )
+        return (SimpleNamespace(form="regions", peak_bytes=int(mib * MIB), added_ns=added, regions=("r",), key=mib),)
 
 
 def built(tiles: Costs, measured: dict[float, float | None], **known: Any) -> list[float]:
