@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from remat_cli.compiling.search.expected import SPREAD, Expected, Point
+from remat_cli.compiling.search.expected import SPREAD, Expected, Promising
 
 MIB = 2**20
 
 
-def regions(mib: float, share: float) -> Point:
-    return Point("regions", int(mib * MIB), share)
+def regions(mib: float, share: float) -> Promising:
+    return Promising("regions", int(mib * MIB), share)
 
 
 def test_nothing_measured_leaves_estimates_as_they_are() -> None:
@@ -24,7 +24,7 @@ def test_what_was_measured_is_known_and_corrects_its_kin_the_nearer_the_more() -
     assert known.gain(regions(8, 0.1), best=0.5) == 0.0
     near, far = (known.cost(regions(mib, 0.1)) for mib in (7.5, 2))
     assert 0.1 < far < near < 0.5
-    assert known.cost(Point("bands", 8 * MIB, 0.1)) == pytest.approx(0.3)
+    assert known.cost(Promising("bands", 8 * MIB, 0.1)) == pytest.approx(0.3)
 
 
 def test_the_next_of_kin_says_most() -> None:

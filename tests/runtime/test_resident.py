@@ -156,3 +156,15 @@ def test_runs_of_the_tiny_model_do_not_count(tmp_path):
     with counting() as count:
         run_fresh(measure_resident, job)
     assert count.runs == job.runs
+
+
+@needs_figures
+def test_outputs_of_watched_runs_are_kept_and_what_is_held_is_the_same(tmp_path):
+    two = pack_all({"x": np.full((1, 1), 2, np.float32)})
+    job = ResidentJob(wide_model(tmp_path / "wide.onnx"), ONE, ONE_THREAD, runs=2, others=(two,))
+    figures, outputs = run_fresh(resident.measure_and_keep, job)
+    assert [outputs[number]["y"][0, 0] for number in range(2)] == [1, 2]
+    plain = run_fresh(measure_resident, job)
+    for one, other in zip(figures.run_peak_bytes, plain.run_peak_bytes, strict=True):
+        assert abs(one.total_bytes - other.total_bytes) < MIB
+    assert figures.run_peak_bytes[1].total_bytes > figures.run_peak_bytes[0].total_bytes + WIDE_BYTES / 2

@@ -13,8 +13,9 @@ from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.facts import known_facts_of, remember_facts
 from remat_cli.compiling.one_model.record import request_of
+from remat_cli.compiling.one_model.remembered import known_process
 from remat_cli.compiling.planned import PlannedRun
-from remat_cli.compiling.prepare import Prepared, asked_settings, known_process
+from remat_cli.compiling.prepare import Prepared, asked_settings
 from remat_cli.compiling.process.resident import ResidentRequest, see_processes
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.compiling.verify import begun

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from remat_cli.compiling.planned import OneModel
-from remat_cli.compiling.search.expected import Expected, Point
+from remat_cli.compiling.search.expected import Expected, Promising
 from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
 from remat_cli.core.values.curve import CurvePoint
@@ -109,21 +109,21 @@ class AimedSplits:
                 found += self._at(below, left)
         return found
 
-    def _points_near(self, pool: Sequence[Aim]) -> tuple[tuple[Point, float], ...]:
+    def _points_near(self, pool: Sequence[Aim]) -> tuple[tuple[Promising, float], ...]:
         """Plans that are known, as measurements of what is proposed for as many bytes."""
         fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
         split = [point for point in self.points if point.is_split and point.live_bytes > fixed_bytes]
         found = []
         for point in split if pool else ():
-            own = Point("", point.live_bytes - fixed_bytes, 0.0)
+            own = Promising("", point.live_bytes - fixed_bytes, 0.0)
             near = min(map(self._point, pool), key=own.distance)
-            found.append((Point(near.form, own.peak_bytes, near.share), point.relative_time - 1))
+            found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
         return tuple(found)
 
-    def _point(self, aim: Aim) -> Point:
+    def _point(self, aim: Aim) -> Promising:
         proposal = aim.proposal
         doubt = DOUBT if proposal.form == "bands" else 1.0
-        return Point(proposal.form, max(1, proposal.peak_bytes), doubt * proposal.added_ns / self._baseline_ns)
+        return Promising(proposal.form, max(1, proposal.peak_bytes), doubt * proposal.added_ns / self._baseline_ns)
 
     def _share(self, found: OneModel | None) -> float:
         return math.inf if found is None else self._share_of(found.plan.time_ns)
