@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import remat_cli
 from remat_cli.base.progress import WATCHING, Stage
 from remat_cli.compiling.process.resident import RUNS
-from remat_cli.compiling.search.known_plans import FROM_CURVE
+from remat_cli.compiling.search.known_plans import FROM_CURVE, KnownPlans
 from remat_cli.onnx_io.write.apart import packed_apart, unpacked
 from remat_cli.report.style import Style
 
@@ -166,3 +166,15 @@ def test_what_sessions_on_the_original_showed_is_not_measured_again(own_cache: P
     seen, known = again.verification, first.verification
     assert seen.outputs_identical
     assert seen.original_default_session_peak_bytes == known.original_default_session_peak_bytes
+
+
+def test_where_a_known_plan_cannot_be_built_any_more_the_search_is_made_without_it(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = wide_chain(own_cache / "chain.onnx", rows=65536)
+    found, _ = compiled(model, "45%")
+    assert found.exit_code == 0
+    monkeypatch.setattr(KnownPlans, "build", lambda self, kept: None)
+    again, _ = compiled(model, "43%")
+    assert again.exit_code == 0
+    assert FROM_CURVE not in again.solution.facts

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 from remat_cli.base.progress import Progress, silent
@@ -41,13 +42,20 @@ def plan_one_model(
 def _planned(
     prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
 ) -> OneModel | Refused:
-    """The best plan that is known or found: by a search, unless what is known already answers the question."""
+    """The best plan that is known or found: by a search, unless what is known already answers the question.
+
+    A search builds nothing of which no more is expected than of a plan that is known. Where that one cannot be built
+    any more, it is forgotten, and the search is made without it.
+    """
     known = KnownPlans(SplitTask.unplanned(prepared, platform, request, work, progress))
     if (answered := known.answer()) is not None:
         return answered
-    searched = _searched(known, prepared, request, progress)
-    known.searched()
-    return known.best(searched if isinstance(searched, OneModel) else None) or searched
+    while True:
+        is_known, searched = isfinite(known.best_share), _searched(known, prepared, request, progress)
+        found = known.best(searched if isinstance(searched, OneModel) else None)
+        if found is not None or not is_known or progress.should_stop():
+            known.searched()
+            return found or searched
 
 
 def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, progress: Progress) -> OneModel | Refused:

@@ -14,13 +14,13 @@ from remat_cli.core.values.curve import CurvePoint
 from remat_cli.splitting.tiles.propose import DOUBT, SplitProposal
 
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
-CAPS = (0.5, 0.35, 0.65, 0.25, 0.8)
+CAPS = (0.65, 0.5, 0.35, 0.8, 0.25)
 """Of what planning can change: caps below a budget that are looked at too, in this order, as time allows."""
 LOOK_SECONDS = 1.0
 """For looking at them; each takes at most as long as all that are left may."""
-NEAR_SHARE = 0.02
+NEAR_SHARE = 0.04
 """Of the time of a run: what costs by so little more by estimate costs the same, and the smaller one is preferred."""
-WORTH_PER_SECOND = 0.005
+WORTH_PER_SECOND = 0.0025
 """Of the time of a run: so much must be expected of a candidate for each second that it takes to build and measure."""
 RUNS, SECONDS = 8, 2.0
 """What that takes before one was measured: so many runs of the model, and seconds beside them."""
