@@ -23,6 +23,7 @@ class Costs:
     shares: dict[float, float]
     free_bytes: int = 9 * MIB
     most_trials: int = 6
+    left_seconds: float = math.inf
     offered: list[int] = field(default_factory=list)
 
     @property
@@ -31,6 +32,7 @@ class Costs:
             question=SimpleNamespace(baseline=SimpleNamespace(peak=10 * MIB, time_ns=BASELINE_NS)),
             whole=SimpleNamespace(profile=SimpleNamespace(fixed_bytes=0)),
             should_stop=lambda: False,
+            clock=SimpleNamespace(left=self.left_seconds),
         )
 
     def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[Any, ...]:
@@ -92,3 +94,8 @@ def test_caps_below_are_the_same_for_every_budget() -> None:
     below = set(second.offered[1:5])
     assert len(below) == 4
     assert all(min(abs(one - two) for two in first.offered[1:6]) <= 1 for one in below)
+
+
+def test_where_no_time_is_left_only_the_budget_is_looked_at_first() -> None:
+    tiles = Costs({8: 0.1, 5: 0.1}, left_seconds=0.0)
+    assert built(tiles, {8: 0.04, 5: 0.04})[0] == 8

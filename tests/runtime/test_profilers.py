@@ -44,7 +44,7 @@ def test_a_slow_model_is_run_ten_times_at_most(tmp_path):
     names = [f"m{number}" for number in range(1, 61)]
     path = skip_model(tmp_path / "m.onnx", products=len(names))
     measured = measure(path, make_feeds([X], 0), names, ProfileRequest(intra_op_threads=1))
-    assert 5 <= measured.runs <= 10
+    assert 3 <= measured.runs <= 10
     assert measured.run_noise_percent >= 0
 
 
@@ -82,8 +82,8 @@ def test_where_time_is_short_two_rounds_are_enough_settled_or_not(monkeypatch):
 
 
 def test_long_runs_are_made_no_more_often_than_times_agree(monkeypatch):
-    assert times_of(monkeypatch, seconds=0.3, noisy=0, is_long=True) == (4, 2)
-    assert times_of(monkeypatch, seconds=0.3, noisy=0.5, is_long=True) == (6, 3)
+    assert times_of(monkeypatch, seconds=0.3, noisy=0, is_long=True) == (2, 2)  # with profiling
+    assert times_of(monkeypatch, seconds=0.3, noisy=0.5, is_long=True) == (3, 3)
     assert times_of(monkeypatch, seconds=0.3, noisy=0, beside="other", is_long=True) == (5, 2)  # profiled once
 
 

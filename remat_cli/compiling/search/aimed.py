@@ -2,22 +2,23 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search.expected import Expected, Promising
-from remat_cli.compiling.search.loop import KeepRule, Known, search
+from remat_cli.compiling.search.loop import KeepRule, Known, SplitTask, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
 from remat_cli.core.values.curve import CurvePoint
+from remat_cli.runtime.measure.profilers import LONG_RUN_NS
 from remat_cli.splitting.tiles.propose import DOUBT, SplitProposal
 
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
 CAPS = (0.65, 0.5, 0.35, 0.8, 0.25)
 """Of what planning can change: caps below a budget that are looked at too, in this order, as time allows."""
-LOOK_SECONDS = 1.0
-"""For looking at them; each takes at most as long as all that are left may."""
+LOOK_SECONDS, LOOK_SHARE = 1.0, 0.15
+"""For looking at them, and of the time that is left, which must be as much; each may take what is left of that."""
 NEAR_SHARE = 0.04
 """Of the time of a run: what costs by so little more by estimate costs the same, and the smaller one is preferred."""
 WORTH_PER_SECOND = 0.0025
@@ -100,7 +101,10 @@ class AimedSplits:
 
     def _below(self, share: float) -> list[Aim]:
         """What is proposed for caps below, which are the same for every budget, as time allows."""
-        task, ends = self.tiles.task, time.monotonic() + LOOK_SECONDS
+        task = self.tiles.task
+        if task.clock.left < LOOK_SECONDS:
+            return []
+        ends = time.monotonic() + min(LOOK_SECONDS, LOOK_SHARE * task.clock.left)
         whole_bytes = task.question.baseline.peak - task.whole.profile.fixed_bytes
         free_bytes, found = max(1, self.tiles.free_bytes), list[Aim]()
         for cap in CAPS:
@@ -150,6 +154,20 @@ def fit_budget(
     may take by its share of the time limit, and more is expected than what is known.
     """
     task = tiles.task
-    ends = time.monotonic() + task.request.splits.race_share * task.request.search.limits.seconds
+    is_over = _race(task)
     proposer = AimedSplits(tiles, aims, points, known_share)
-    return search(proposer, KeepRule(better=task.better, is_enough=tiles.is_cheap, ends=ends), task.ending)
+    rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over())
+    return search(proposer, rule, task.ending)
+
+
+def _race(task: SplitTask) -> Callable[[], bool]:
+    """Whether rivals of what was found were measured for long enough; short runs of the model do not count."""
+    began, ran = time.monotonic(), task.clock.run_seconds
+    most_seconds = task.request.splits.race_share * task.request.search.limits.seconds
+    is_long = task.question.baseline.time_ns > LONG_RUN_NS
+
+    def is_over() -> bool:
+        running = 0.0 if is_long else task.clock.run_seconds - ran
+        return time.monotonic() - began - running > most_seconds
+
+    return is_over

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+SAME = 0.03
+"""Of the logarithm of bytes: no further apart two are the same, but for what is written beside their ops."""
 FAR = 0.5
 """Of the logarithm of bytes: so far apart two candidates say little of each other."""
 OTHER_FORM = 0.5
@@ -26,7 +28,7 @@ class Promising:
 
     def kinship(self, other: "Promising") -> float:
         """How much what is known of one holds for another: 1 for itself, ever less for other bytes and forms."""
-        return math.exp(-self.distance(other) / FAR) * (1.0 if self.form == other.form else OTHER_FORM)
+        return math.exp(-max(0.0, self.distance(other) - SAME) / FAR) * (1.0 if self.form == other.form else OTHER_FORM)
 
 
 @dataclass(frozen=True)

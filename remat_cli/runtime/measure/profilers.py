@@ -102,7 +102,8 @@ class Measured(msgspec.Struct, frozen=True):
     """What measuring gave.
 
     `ops` are in the order of the names asked for, under exact options; times are raw minima, whose sum is a few percent
-    below `run_ns`, the least time of a whole run without profiling, with default options. `packed_bytes` is what the
+    below `run_ns`, the least time of a whole run without profiling, with default options (of long ones with profiling,
+    which costs them next to nothing). `packed_bytes` is what the
     session holds in its arena before the first op: packed weights, and weights of at most 127 bytes (None: this runtime
     does not count).
     `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
@@ -192,7 +193,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
         packed_bytes=counted_baseline_bytes(first.events),
         loading_peak_bytes=loading,
         run_noise_percent=noise_percent(times),
-        runs=1 + bool(request.wiring) + len(runs) + len(times),
+        runs=1 + bool(request.wiring) + len(runs) + (0 if is_long and job.beside is None else len(times)),
         beside_ns=min(beside, default=None),
         bodies=bodies,
     )
@@ -346,7 +347,8 @@ def run_rounds(
 ) -> tuple[list[ProfiledRun], list[int], list[int]]:
     """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.
 
-    Profiling costs about 10 us per op, so whole runs are timed without; the last times are those of the model beside.
+    Profiling costs about 10 us per op, so whole runs are timed without, but for long ones of a model alone; the last
+    times are those of the model beside.
     What a kind of runs shows at its first and its last turn tells whether the machine was busy. Sessions take their
     memory from one arena, which the first sight of the model has filled: fresh pages make the first runs of each slow.
     Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there.
@@ -356,13 +358,15 @@ def run_rounds(
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(running(path)),
     ):
-        plain = request.default_settings
+        settings = request.default_settings
         if job.beside is None:
-            sessions = [session, open_session(path, plain, _warm_options(request, plain))]
+            sessions = (
+                [session] if is_long else [session, open_session(path, settings, _warm_options(request, settings))]
+            )
         else:
-            beside = msgspec.structs.replace(plain, has_pattern=not is_long)
-            apart = (open_session(model, beside, in_turn_options(beside)) for model in (path, Path(job.beside)))
-            sessions = [session, *apart]
+            beside = msgspec.structs.replace(settings, has_pattern=not is_long)
+            both = (open_session(model, beside, in_turn_options(beside)) for model in (path, Path(job.beside)))
+            sessions = [session, *both]
         times: list[list[int]] = [[] for _ in sessions]
         warm = times if job.beside is None else times[:1]
         begin, rounds = time.monotonic(), 0
@@ -375,7 +379,8 @@ def run_rounds(
         is_over = is_long or time.monotonic() - begin >= request.most_seconds
         if not is_over and not all(map(_are_settled, warm)):
             _run_block(session, times[0], feeds, request)
-    return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
+    _, *plain = times
+    return runs, (plain or times)[0], plain[1] if len(plain) > 1 else []
 
 
 def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
