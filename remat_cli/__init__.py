@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from remat_cli.pipelines.report.partition import PartitionReport
     from remat_cli.pipelines.report.pipeline_run import PipelineRunReport
     from remat_cli.report.compile import CompileReport, VerifyReport
-    from remat_cli.report.doctor import DoctorReport
+    from remat_cli.report.doctor import DoctorReport, ExamplesReport
     from remat_cli.report.file_report import FileReport
     from remat_cli.report.inspection import InspectReport
     from remat_cli.report.page.written_page import PageReport
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from remat_cli.report.training import MaxBatchReport, TrainReport
     from remat_cli.settings.settings import Settings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AnswerError",
@@ -51,6 +51,7 @@ __all__ = [
     "compile",
     "compile_for",
     "doctor",
+    "examples",
     "inspect",
     "list_solvers",
     "load",
@@ -464,6 +465,19 @@ def doctor() -> DoctorReport:
     from remat_cli.commands.doctor import diagnose
 
     return diagnose(_settings({}).cache_dir)
+
+
+def examples(folder: str | Path = ".", *, force: bool | None = None, **options: Any) -> ExamplesReport:
+    """Copy the sample models, examples, device files and bench files that the documentation uses into a folder.
+
+    Other keywords are those of every command (`config`).
+
+    Raises:
+        RematError: a file of another content is there already, or one cannot be written.
+    """
+    from remat_cli.commands.examples import copy_examples
+
+    return copy_examples(Path(folder), force=_settings({"force": force, **options}).force)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""The user's guide to the solvers says what the registry says. `UPDATE` renews its table."""
+"""The user's guide to the solvers says what the registry says; its table is one of `docs.make_pages`."""
 
 from __future__ import annotations
 
@@ -11,33 +11,7 @@ from remat_cli.commands.solvers import list_solvers
 from remat_cli.solvers import PAGERS, SOLVERS
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "solvers.md"
-MARK, END = "from what `remat solvers` says -->\n", "<!-- end -->"
-UPDATE = "python -m tests.test_docs_solvers"
 NAMED_FOR_ALL = {"close_gaps"}
-
-
-def table() -> str:
-    """The registry as Markdown."""
-    found = list_solvers()
-    return f"{rows(found.solvers)}\nWith `--spill` ([paging](paging.md)):\n\n{rows(found.pagers)}"
-
-
-def rows(entries) -> str:
-    lines = ["| solver | what it is | takes | proves |", "| --- | --- | --- | --- |"]
-    for entry in entries:
-        cells = [f"`{entry.name}`", entry.summary, entry.supports.rstrip("."), entry.proves]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def renewed(text: str) -> str:
-    """The guide with the table of now."""
-    before, rest = text.split(MARK)
-    return before + MARK + table() + END + rest.partition(END)[2]
-
-
-def test_the_table_is_that_of_the_registry():
-    assert renewed(GUIDE.read_text()) == GUIDE.read_text(), UPDATE
 
 
 def section(title: str) -> str:
@@ -83,7 +57,3 @@ def test_options_of_note_exist(solver, option):
     else:
         assert option in NAMED_FOR_ALL
         assert sum(option in names for names in known.values()) > 1
-
-
-if __name__ == "__main__":
-    GUIDE.write_text(renewed(GUIDE.read_text()))

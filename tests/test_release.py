@@ -1,11 +1,24 @@
-"""What a release needs besides code: pages, classifiers, an image that is not root's."""
+"""What a release needs besides code: pages, classifiers, an image that is not root's, archives of the same bytes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+import yaml
+
+import remat_cli
+from remat_cli.commands.examples import shared_files
 from remat_cli.solvers.base import Solver
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,3 +68,75 @@ def test_each_change_is_checked_by_the_targets_of_make():
     steps = re.findall(r"run: make ([a-z-]+)", (ROOT / ".github" / "workflows" / "check.yml").read_text())
     check = re.search(r"^check: ([a-z ]+?) +##", (ROOT / "Makefile").read_text(), re.M)[1].split()
     assert set(check) <= set(steps)
+
+
+def test_workflows_call_targets_of_make():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        (job,) = yaml.safe_load(path.read_text())["jobs"].values()
+        asked = [step["run"].split() for step in job["steps"] if "run" in step]
+        assert asked
+        assert all(words[0] == "make" for words in asked), path
+        named = {word for words in asked for word in words[1:] if not word.startswith(("$", "{", "}", "matrix"))}
+        named |= set(job.get("strategy", {}).get("matrix", {}).get("target", ()))
+        assert named <= targets, path
+
+
+def test_one_version_and_a_changelog_of_it_that_people_can_read():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert PROJECT["version"] == remat_cli.__version__
+    newest = text.split("\n## ")[1]
+    assert newest.startswith(PROJECT["version"])
+    assert len(newest.splitlines()) <= 32
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory) -> list[dict[str, Path]]:
+    """Wheel and sdist, built twice from copies whose files are of other times and permissions."""
+    made = []
+    for place in range(2):
+        source, target = (tmp_path_factory.mktemp(f"{name}{place}") for name in ("source", "built"))
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        for name in filter(None, listed.decode().split("\0")):
+            if (ROOT / name).is_file():
+                (source / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, source / name)
+                os.utime(source / name, (10**9 + place, 10**9 + place))
+        words = ["-m", "build", "--no-isolation", "--outdir", str(target), str(source)]
+        environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        made.append({path.suffix: path for path in target.iterdir()})
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="no checkout of git")
+def test_archives_have_the_same_bytes_each_time_and_all_that_pages_use(archives):
+    first, second = archives
+    assert first.keys() == second.keys() == {".whl", ".gz"}
+    for suffix in first:
+        hashes = {hashlib.sha256(each[suffix].read_bytes()).hexdigest() for each in archives}
+        assert len(hashes) == 1, suffix
+    with zipfile.ZipFile(first[".whl"]) as wheel:
+        names = set(wheel.namelist())
+    wanted = {f"remat_cli/share/{path.relative_to(ROOT).as_posix()}" for path in shared_files(ROOT)}
+    assert wanted <= names
+    assert "remat_cli/py.typed" in names
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("cyclonedx_py") is None, reason="cyclonedx-bom is not installed: `make sbom` does that")
+def test_the_list_of_parts_has_every_dependency_with_its_licence(tmp_path):
+    target = tmp_path / "parts.json"
+    words = ["-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible"]
+    done = subprocess.run(
+        [sys.executable, *words, "--output-file", str(target)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(target.read_text())
+    assert found["bomFormat"] == "CycloneDX"
+    parts = {each["name"].lower().replace("_", "-"): each for each in found["components"]}
+    needed = names(PROJECT["dependencies"])
+    assert needed <= parts.keys()
+    assert all(parts[name].get("licenses") for name in needed)

@@ -7,6 +7,7 @@ that did not compile, or broke a promise, stay in `bench/generated/drawn`.
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,7 +25,8 @@ from bench.drawn.old_models import draw_old
 from bench.drawn.report import BENCH, BUDGET, SEEDS, is_kept, is_late
 from bench.drawn.torch_models import draw_torch
 
-GENERATED = Path(__file__).resolve().parents[1] / "generated" / "drawn"
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = ROOT / "bench" / "generated" / "drawn"
 KINDS: Mapping[str, Callable[[int], Drawn]] = {"torch": draw_torch, "old": draw_old}
 
 
@@ -53,6 +55,7 @@ def measured(subject: tuple[str, int], _keys: Sequence[Key], limit_seconds: floa
     with tempfile.TemporaryDirectory() as folder:
         row: Row = {"kind": kind, "seed": seed, "families": drawn.families}
         row |= {"ranges": {name: str(each) for name, each in drawn.ranges.items()}, "ops": len(drawn.model.graph.node)}
+        row |= {"code": code_state()}
         row |= {"limit_seconds": limit_seconds, "load": round(os.getloadavg()[0], 1)}
         flags = ["--budget", BUDGET, "--time-limit", f"{limit_seconds:.0f}s"]
         flags += [word for name, size in drawn.ranges.items() for word in ("--dim", f"{name}={size}")]
@@ -64,6 +67,17 @@ def measured(subject: tuple[str, int], _keys: Sequence[Key], limit_seconds: floa
     if is_kept(row) and not is_late(row):
         path.unlink()
     yield row
+
+
+def code_state() -> str:
+    """The commit whose code is measured, by its time; with a sign where files are changed since."""
+    told = ("git", "log", "-1", "--date=format-local:%Y-%m-%d %H:%M", "--format=%cd %h")
+    changed = ("git", "status", "--porcelain", "--untracked-files=no", "remat_cli")
+    said, dirty = (
+        subprocess.run(each, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        for each in (told, changed)
+    )
+    return f"{said}+" if dirty else said
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from bench.drawn.drawn import SIZES
 
 BUDGET = "60%"
 SEEDS = 200  # of each kind, when all are run
+BEFORE = "older, unsaid"
 EXITS = {
     0: "compiled",
     1: "failed",
@@ -38,7 +39,7 @@ with dice: networks of pictures, words and sounds that torch's tracing exporter 
 write them. Each is compiled for ranges of one to three sizes to {BUDGET} of its activations, then run at {SIZES} sizes
 one after the other in one session: large, small, the least, large again, then any. Bits are compared with those of the
 file itself in an ordinary session, peaks with what was promised for all sizes. A search is late that took more than a
-tenth and five seconds beyond its `--time-limit`.
+tenth and five seconds beyond its `--time-limit`. Rows are counted apart by the commit whose code they are of.
 """
 
 
@@ -55,9 +56,11 @@ def is_late(row: Row) -> bool:
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """A line for each kind, then what did not compile, by its reason."""
     yield HEAD
-    kinds = sorted({row["kind"] for row in rows})
-    head = ("kind", "models", "compiled", "wrong bits", "above the promise", "late", "exits of the others")
-    yield from table_lines(head, [_cells(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds])
+    kinds = sorted({(row["kind"], code_of(row)) for row in rows})
+    head = ("kind", "code", "models", "compiled", "wrong bits", "above the promise", "late", "exits of the others")
+    yield from table_lines(
+        head, [_cells(kind, [row for row in rows if (row["kind"], code_of(row)) == kind]) for kind in kinds]
+    )
     failed = [row for row in rows if not is_kept(row) or is_late(row)]
     if failed:
         yield "\n## Why, by class\n"
@@ -66,7 +69,8 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         yield "\n## What did not compile, or broke a promise\n"
     for row in failed:
         sizes = ", ".join(f"{name}={each}" for name, each in row["ranges"].items())
-        yield f"- {row['kind']} {row['seed']} ({', '.join(row['families'])}; {sizes}): {told(row)}"
+        families = ", ".join(row["families"])
+        yield f"- {row['kind']} {row['seed']} ({families}; {sizes}; code: {code_of(row)}): {told(row)}"
 
 
 def class_of(row: Row) -> str:
@@ -76,7 +80,12 @@ def class_of(row: Row) -> str:
     )
 
 
-def _cells(kind: str, rows: Sequence[Row]) -> list[str]:
+def code_of(row: Row) -> str:
+    """The commit, with its time, whose code a row is of."""
+    return str(row.get("code") or BEFORE)
+
+
+def _cells(kind: tuple[str, str], rows: Sequence[Row]) -> list[str]:
     others = Counter(EXITS.get(row["exit_code"], f"exit {row['exit_code']}") for row in rows if row["exit_code"] != 0)
     counts = (
         f"{len(rows)} of {SEEDS}",
@@ -85,7 +94,7 @@ def _cells(kind: str, rows: Sequence[Row]) -> list[str]:
         sum(len(row["above_promise"]) for row in rows),
         sum(map(is_late, rows)),
     )
-    return [kind, *map(str, counts), ", ".join(f"{count} {exit_}" for exit_, count in others.most_common())]
+    return [*kind, *map(str, counts), ", ".join(f"{count} {exit_}" for exit_, count in others.most_common())]
 
 
 def told(row: Row) -> str:

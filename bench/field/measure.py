@@ -1,9 +1,9 @@
 """The field bench: trained models that packages ship, compiled, and the packages' own programs run with them.
 
 `python -m bench.field.measure` appends a row to `bench/results/field.jsonl` as soon as it is there and skips rows that
-are there already; `bench/field/report.py` makes the page and the README's table of them. A row is one program as it
-is, or one compile of its model as a user would make it and the program run with the new file in place of its own. The
-programs and their runtime lie in `build/field`, which `make bench-field` fills.
+are there already; `bench/field/report.py` makes the page and a table of docs/benchmarks.md of them. A row is one
+program as it is, or one compile of its model as a user would make it and the program run with the new file in place of
+its own. The programs and their runtime lie in `build/field`, which `make bench-field` fills.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of the field bench, and the table of it in the README: `python -m bench.field.report`."""
+"""The page of the field bench, and the table of it in docs/benchmarks.md: `python -m bench.field.report`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADVISED = "MALLOC_MMAP_THRESHOLD_=65536"
 LARGE_BYTES, SMALLER = 100 * MIB, 0.3
 BROKEN = 5  # exit code
 NAMES = [each.name for each in PROGRAMS]
-README = ROOT / "README.md"
+SUMMARY = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- made by `make bench-field` -->\n", "<!-- end of bench-field -->\n"
 PROGRAM_HEAD = (
     "program",
@@ -43,7 +43,7 @@ HEAD = (
     "+ %",
     "answer",
 )
-README_HEAD = ("program", "what it does", "its process took", "after", "time of the plan", "options of its session")
+SUMMARY_HEAD = ("program", "what it does", "its process took", "after", "time of the plan", "options of its session")
 
 
 def _told(row: Row) -> str:
@@ -193,21 +193,25 @@ def _reason(row: Row) -> str:
 
 
 def with_table(text: str, rows: Sequence[Row]) -> str:
-    """A README whose table between the two marks has a line per program: the row that takes least."""
+    """A page whose table between the two marks has a line per program: the row that takes least."""
     plain = {row["program"]: row for row in rows if row["ask"] == AS_IT_IS}
-    best: dict[str, Row] = {}
-    for row in filter(has_run, rows):
-        known = best.get(row["program"])
-        if known is None or less(row) > less(known):
-            best[row["program"]] = row
-    large = [row for row in _ordered(list(best.values())) if grown_bytes(row["before"]) > LARGE_BYTES]
-    lines = table_lines(README_HEAD, [_readme_cells(plain[row["program"]], row) for row in large])
+    lines = table_lines(SUMMARY_HEAD, [_summary_cells(plain[row["program"]], row) for row in best_rows(rows)])
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + "\n" + "".join(f"{line}\n" for line in lines) + "\n" + END + after
 
 
-def _readme_cells(plain: Row, row: Row) -> list[str]:
+def best_rows(rows: Sequence[Row]) -> list[Row]:
+    """Of each program whose process is large, the row that takes least."""
+    best: dict[str, Row] = {}
+    for row in filter(has_run, rows):
+        known = best.get(row["program"])
+        if known is None or less(row) > less(known):
+            best[row["program"]] = row
+    return [row for row in _ordered(list(best.values())) if grown_bytes(row["before"]) > LARGE_BYTES]
+
+
+def _summary_cells(plain: Row, row: Row) -> list[str]:
     does = PROGRAMS[NAMES.index(row["program"])].does
     sizes = [f"{mib(grown_bytes(seen))} MiB" for seen in (row["before"], row["seen"])]
     cost = row["solution"]["overhead_percent"]
@@ -223,11 +227,11 @@ BENCH = Bench("field", ("program", "ask"), of_lines(table), _told)
 
 
 @click.command()
-@click.option("--readme", type=click.Path(exists=True, path_type=Path), default=README, show_default=True)
-def main(readme: Path) -> None:
-    """Write the page beside the rows, and the table into the README."""
+@click.option("--into", "page", type=click.Path(exists=True, path_type=Path), default=SUMMARY, show_default=True)
+def main(page: Path) -> None:
+    """Write the page beside the rows, and the table into the page that sums up."""
     BENCH.write()
-    readme.write_text(with_table(readme.read_text(encoding="utf-8"), BENCH.rows()), encoding="utf-8")
+    page.write_text(with_table(page.read_text(encoding="utf-8"), BENCH.rows()), encoding="utf-8")
 
 
 if __name__ == "__main__":

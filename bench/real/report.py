@@ -1,4 +1,4 @@
-"""Rows of the bench of record as Markdown, and the best of them as a picture: `python -m bench.real.report`."""
+"""Rows of the bench of record as Markdown, the best of them as a picture and a table: `python -m bench.real.report`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MIB = 2**20
 ORIGINAL = "original"
 MAX_OVERHEAD = "10%"  # of `min`; the other budgets take what they need
 PICTURE = ROOT / "docs" / "real.svg"
-README = ROOT / "README.md"
+SUMMARY = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- made by `make bench-real` -->\n", "<!-- end -->\n"
-MOST_SHOWN = 8  # rows in the README
+MOST_SHOWN = 8  # rows in the table
 MOST_OVERHEAD = 10.0  # percent measured, of the rows in the picture
 NEAR_POINTS, ROOM_PERCENT = 5.0, 1.0
 COLD, CACHED = (30.0, 25), (10.0, 15)  # seconds and runs of the original that a compile may take
@@ -62,7 +62,7 @@ HEAD = (
 
 
 def with_best_rows(text: str, rows: Sequence[Row]) -> str:
-    """A README whose table between the two marks has the best rows."""
+    """A page whose table between the two marks has the best rows."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     head = ("model", "activations", "after", "later runs, resident", "after", "time", "compiled in")
@@ -71,12 +71,12 @@ def with_best_rows(text: str, rows: Sequence[Row]) -> str:
 
 
 def _best_cells(before: Row, after: Row) -> list[str]:
-    sizes = (before["live_peak_bytes"], live_bytes(after), _later_bytes(before), _later_bytes(after))
+    sizes = (before["live_peak_bytes"], live_bytes(after), later_bytes(before), later_bytes(after))
     words = ["" if size is None else f"{size / MIB:,.0f} MiB" for size in sizes]
     return [before["model"], *words, f"{after['measured_overhead_percent']:+.0f} %", f"{after['seconds']:.0f} s"]
 
 
-def _later_bytes(row: Row) -> int | None:
+def later_bytes(row: Row) -> int | None:
     """Resident memory of a default session's later runs."""
     return ((row.get("resident") or {}).get("default") or {}).get("run_3")
 
@@ -290,13 +290,13 @@ ROWS = BENCH.rows_path
 @click.command()
 @click.option("--results", type=click.Path(exists=True, path_type=Path), default=ROWS, show_default=True)
 @click.option("--picture", type=click.Path(path_type=Path), default=PICTURE, show_default=True)
-@click.option("--readme", type=click.Path(exists=True, path_type=Path), default=README, show_default=True)
-def main(results: Path, picture: Path, readme: Path) -> None:
-    """Write the Markdown beside the rows, the picture, and the best rows into the README."""
+@click.option("--into", "page", type=click.Path(exists=True, path_type=Path), default=SUMMARY, show_default=True)
+def main(results: Path, picture: Path, page: Path) -> None:
+    """Write the Markdown beside the rows, the picture, and the best rows into the page that sums up."""
     rows = read_rows(results)
     results.with_suffix(".md").write_text(markdown(rows))
     picture.write_bytes(best_svg(rows))
-    readme.write_text(with_best_rows(readme.read_text(), rows))
+    page.write_text(with_best_rows(page.read_text(), rows))
 
 
 if __name__ == "__main__":

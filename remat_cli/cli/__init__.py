@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "profile": "remat_cli.cli.profile:profile_command",
     "partition": "remat_cli.pipelines.cli.partition:partition_command",
     "doctor": "remat_cli.cli.doctor:doctor_command",
+    "examples": "remat_cli.cli.examples:examples_command",
     "solvers": "remat_cli.cli.solvers:solvers_command",
     "solve": "remat_cli.cli.solve:solve_command",
     "compare": "remat_cli.contest.cli.compare:compare_command",

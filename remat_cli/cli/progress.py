@@ -109,8 +109,10 @@ class Lines:
             return
         if isinstance(sign, Incumbent):
             self._incumbent = line
-        if isinstance(sign, Incumbent | Detail):
+        if isinstance(sign, Incumbent):
             line = f"{line}  {_elapsed(started)}"
+        elif isinstance(sign, Detail):  # which may name seconds of its own
+            line = f"{line} ({_elapsed(started)} so far)"
         if self._stream is None:
             return
         try:

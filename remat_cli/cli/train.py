@@ -6,13 +6,12 @@ from typing import Any
 import click
 
 from remat_cli.cli import options
-from remat_cli.cli.grouped import GroupedCommand
 from remat_cli.cli.session import run, settings
 
 
 @click.command(
     "train",
-    cls=GroupedCommand,
+    cls=options.VerifyCommand,
     short_help="Make a training step from a forward model.",
     epilog=options.examples(
         "remat train resnet.onnx --loss cross-entropy --optimizer adam --batch 32",
@@ -30,6 +29,7 @@ from remat_cli.cli.session import run, settings
 @options.split_options
 @options.solver_options
 @options.model_options
+@options.compile_verify_options
 @options.common_options
 def train_command(model: Path, **flags: Any) -> int:
     """Write the training step of MODEL: forward, loss, backward and update in standard ops of stock ONNX Runtime.

@@ -20,7 +20,6 @@ from remat_cli.compiling.planned import OneModel, PlannedModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
-from remat_cli.compiling.process.layouts import may_stay_as_here
 from remat_cli.compiling.process.process import ProcessPlanning
 from remat_cli.compiling.record import written_at
 from remat_cli.compiling.runs_on import may_be_packed, refuse_late_needs, refuse_unknown_versions
@@ -32,7 +31,6 @@ from remat_cli.core.files.plan_file import PlanFile, write_with_plan
 from remat_cli.core.values.conditions import KINDS_OF
 from remat_cli.core.values.family import told
 from remat_cli.onnx_io.read.compiled import compiled_before
-from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.onnx_io.write.least_imports import asking_least
 from remat_cli.onnx_io.write.save import data_path, reads_its_data
@@ -54,25 +52,19 @@ def compile_targets(model: Path, settings: Settings, progress: Progress) -> Targ
         for name, one in by_target.items():
             progress.note(f"target {name}")
             try:
-                found.append(_for_target(one, forms, progress))
+                folder = work / name
+                folder.mkdir(exist_ok=True)
+                report = compile_form(one, forms, folder, progress)
+                here, was_run = forms.found[0][1].runtime.kind, report.verification is not None
+                kinds = (here,) if name == "here" else KINDS_OF.get(name, (name,))
+                known: dict[str, Known] = {k: "run" if was_run and k == here else "predicted" for k in kinds}
+                found.append(TargetReport(name=name, exit_code=report.exit_code, known=known, compiled=report))
             except RematError as error:  # others may have none
                 errors.append(error)
                 found.append(TargetReport(name=name, exit_code=error.exit_code, error=str(error)))
     if len(errors) == len(found) and len(set(map(str, errors))) == 1:
         raise errors[0]
     return TargetsReport(model=str(model), targets=tuple(found), seconds=time.monotonic() - started)
-
-
-def _for_target(settings: Settings, forms: Forms, progress: Progress) -> TargetReport:
-    """What becomes of one of several targets."""
-    work = forms.work / settings.target
-    work.mkdir(exist_ok=True)
-    report = compile_form(settings, forms, work, progress)
-    here = forms.found[0][1].runtime.kind
-    kinds = (here,) if settings.target == "here" else KINDS_OF.get(settings.target, (settings.target,))
-    was_run = report.verification is not None
-    known: dict[str, Known] = {kind: "run" if was_run and kind == here else "predicted" for kind in kinds}
-    return TargetReport(name=settings.target, exit_code=report.exit_code, known=known, compiled=report)
 
 
 def compile_model(model: Path, settings: Settings, progress: Progress) -> CompileReport:
@@ -176,8 +168,19 @@ def _at_fullest(task: _Task, request: CompileRequest) -> _Tried:
 
 def _tried(task: _Task, request: CompileRequest) -> _Tried:
     work, progress, asked = task.work, task.progress, way_asked(request.conditions)
-    prepared, request = _form_to_plan(task.forms, request, progress)
-    _keep_data_of(prepared.source, task.output)
+    # The model in the form that is planned, and the request as far as that form and the versions it is for allow it.
+    prepared = task.forms.prepared(request.conditions, progress)
+    if prepared.may_stay_as_here:
+        request = request.as_here()
+        prepared = task.forms.prepared(request.conditions, progress)
+    refuse_late_needs(asking_least(prepared.reference), request.conditions.runtimes, prepared.runtime.version)
+    request = replace(request, conditions=prepared.conditions)  # at the sizes at which the model holds the most
+    if not may_be_packed(prepared):
+        request = replace(request, files=msgspec.structs.replace(request.files, packed=False))
+    # Its weights must not take the place of the source's.
+    data = data_path(task.output).resolve()
+    if any(file.resolve() == data for file in prepared.source.data_files):
+        raise ConfigError(f"{data} holds the weights of {prepared.source.path}: write the new model elsewhere with -o")
     subject = asked.subject(prepared, request, work, progress)
     request = replace(request, search=begun(request.search, prepared, subject.platform))
     if request.process_budget_bytes is not None:
@@ -185,38 +188,12 @@ def _tried(task: _Task, request: CompileRequest) -> _Tried:
         settled = planning.settled(verified=task.is_verified)
     else:
         planned = plan_model(subject.prepared, subject.platform, request, work, progress)
-        settled = Settled(subject.of(planned, prepared), None)
+        if subject.splitting is not None:
+            planned = replace(planned, whole=prepared, splitting=subject.splitting)
+        settled = Settled(planned, None)
         if task.is_verified:
             settled = settle(settled.planned, Settling(request, work, progress))
     return _Tried(request, prepared, subject.platform, settled)
-
-
-def _form_to_plan(forms: Forms, request: CompileRequest, progress: Progress) -> tuple[Prepared, CompileRequest]:
-    """The model in the form that is planned, and the request as far as that form and the versions it is for allow it.
-
-    Raises:
-        ModelError: it has what one of these versions does not have.
-    """
-    prepared = forms.prepared(request.conditions, progress)
-    if may_stay_as_here(prepared):
-        request = request.as_here()
-        prepared = forms.prepared(request.conditions, progress)
-    refuse_late_needs(asking_least(prepared.reference), request.conditions.runtimes, prepared.runtime.version)
-    request = replace(request, conditions=prepared.conditions)  # at the sizes at which the model holds the most
-    if not may_be_packed(prepared):
-        request = replace(request, files=msgspec.structs.replace(request.files, packed=False))
-    return prepared, request
-
-
-def _keep_data_of(source: SourceModel, output: Path) -> None:
-    """Refuse an output whose weights would take the place of the source's.
-
-    Raises:
-        ConfigError: they would.
-    """
-    data = data_path(output).resolve()
-    if any(file.resolve() == data for file in source.data_files):
-        raise ConfigError(f"{data} holds the weights of {source.path}: write the new model elsewhere with -o")
 
 
 def _written(

@@ -36,7 +36,7 @@ def diagnose(cache: Path) -> DoctorReport:
     found = {name: text for name in PACKAGES if (text := _version(name))}
     spare = spare_memory_bytes()
     return DoctorReport(
-        findings=(*_runtime_findings(found), *_place_findings(cache), *_machine_findings(spare)),
+        findings=(*_runtime_findings(found), *_place_findings(cache, spare)),
         versions={"remat": __version__, "python": platform.python_version(), **found},
         providers={name: absence(parse_device(name)) for name in PROVIDERS},
         memory_bytes=total_memory_bytes(),
@@ -76,8 +76,8 @@ def _runtime_findings(found: dict[str, str]) -> Iterator[Finding]:
         yield Finding("onnxruntime", f"{here}: what it does with memory is known")
 
 
-def _place_findings(cache: Path) -> Iterator[Finding]:
-    """Whether costs and compiled kernels can be kept, and are."""
+def _place_findings(cache: Path, spare_bytes: int) -> Iterator[Finding]:
+    """Whether costs and compiled kernels are kept, there is room, limits can be tried, and times mean anything now."""
     if may_write(cache) and not is_temporary(cache):
         yield Finding("costs", "measured ones are kept")
     else:
@@ -90,10 +90,6 @@ def _place_findings(cache: Path) -> Iterator[Finding]:
         yield Finding("kernels", "not compiled yet", "notice", advice)
     else:
         yield Finding("kernels", "compiled")
-
-
-def _machine_findings(spare_bytes: int) -> Iterator[Finding]:
-    """Whether there is room, whether limits can be tried, and whether times mean anything now."""
     kind = limit_kind()
     yield Finding("hard limit", "none on this system: capped runs use the arena's" if kind is None else f"by {kind}")
     if spare_bytes < LITTLE_BYTES:

@@ -19,7 +19,7 @@ from remat_cli.compiling.record import elsewhere, find_file
 from remat_cli.compiling.search.family_dims import prepare_at_fullest
 from remat_cli.compiling.search.ladder import ladder
 from remat_cli.compiling.ways import way
-from remat_cli.core.files.plan_file import PlanFile, is_plan
+from remat_cli.core.files.plan_file import is_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.problem import Problem
@@ -60,28 +60,21 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
     targets = overlay_paths(settings.overlay)
     for target in targets.values():
         check_target(target, sources=(path,), overwrite=settings.force)
-    report, (name, rows) = _overlaid(path, settings, progress)
+    rows: Sequence[OverlayRow]
+    if is_plan(path):
+        read = read_plan(path)
+        if read.kind != "one_model":
+            raise ConfigError("--overlay: of a plan that is one model, whose nodes are those of the new file")
+        written = prepare_optimized(find_file(read.output, path, "model"))
+        report, name = inspect_alone(path, settings, progress), written.graph.name or ""
+        rows = plan_rows(read, NESTED)
+    else:
+        seen = look_at_model(path, settings, progress)
+        report, name = seen.report, seen.graph_name
+        rows = model_rows(seen.problem, seen.graph, seen.names.source_nodes)
     for what, data in overlay_files(name, rows).items():
         atomic_write(targets[what], data)
     return with_picture(settings, path, lambda: report, inspect_picture)
-
-
-def _overlaid(
-    path: Path, settings: Settings, progress: Progress
-) -> tuple[InspectReport, tuple[str, Sequence[OverlayRow]]]:
-    """A report with the name of the graph that a file holds, and what is known of each node of it.
-
-    Raises:
-        ConfigError: the plan is no one model.
-    """
-    if not is_plan(path):
-        seen = look_at_model(path, settings, progress)
-        return seen.report, (seen.graph_name, model_rows(seen.problem, seen.graph, seen.names.source_nodes))
-    read = read_plan(path)
-    if read.kind != "one_model":
-        raise ConfigError("--overlay: of a plan that is one model, whose nodes are those of the new file")
-    written = prepare_optimized(find_file(read.output, path, "model"))
-    return inspect_alone(path, settings, progress), (written.graph.name or "", plan_rows(read, NESTED))
 
 
 def inspect_alone(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -90,7 +83,30 @@ def inspect_alone(path: Path, settings: Settings, progress: Progress) -> Inspect
     Raises:
         ModelError: the file is neither, or cannot be used.
     """
-    return _inspected_plan(path, settings) if is_plan(path) else look_at_model(path, settings, progress).report
+    if not is_plan(path):
+        return look_at_model(path, settings, progress).report
+    read = read_plan(path)
+    found = way(read.kind)
+    if settings.conditions.dims:
+        report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
+    else:
+        report = found.inspect(path, read, elsewhere(read))
+    asked = found.asked(read, None)
+    report = msgspec.structs.replace(report, asked=asked, names=read.names)
+    if settings.budget is not None:  # the one that is asked for now, in place of the plan's own
+        found.refuse_budget()
+        budget = budget_of_plan(read, settings.budget, None if settings.budget_scope is None else settings.scope)
+        process_bytes = budget.bytes if budget.bounds == "process" else None
+        report = msgspec.structs.replace(
+            report,
+            budget=settings.budget.text,
+            budget_bytes=budget.bytes,
+            asked=msgspec.structs.replace(asked, process_budget_bytes=process_bytes),
+        )
+    try:  # where its model runs says that file itself, where it is there
+        return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
+    except ModelError:
+        return _with_runs_on(report, read.runs_on)
 
 
 @dataclass(frozen=True)
@@ -151,40 +167,6 @@ def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSe
         regions, facts, obstacle = propose_regions(prepared, platform, request, work)
     reports = estimated_regions(regions, facts, prepared.graph)
     return ModelSeen(msgspec.structs.replace(report, regions=reports, split_obstacle=obstacle), *rest)
-
-
-def _inspected_plan(path: Path, settings: Settings) -> InspectReport:
-    """Report where the memory of a plan goes, and where its model runs: as that file says itself, where it is there."""
-    read = read_plan(path)
-    if settings.conditions.dims:
-        report = inspect_at(path, plan_at(read, settings.conditions.dims), elsewhere(read))
-    else:
-        report = way(read.kind).inspect(path, read, elsewhere(read))
-    report = msgspec.structs.replace(_under(report, read, settings), names=read.names)
-    try:
-        return _with_runs_on(report, runs_on_at(find_file(read.output, path, "model")))
-    except ModelError:
-        return _with_runs_on(report, read.runs_on)
-
-
-def _under(report: InspectReport, read: PlanFile, settings: Settings) -> InspectReport:
-    """Judge a plan's report under the budget that is asked for now; under the plan's own where none is.
-
-    Raises:
-        ConfigError: a plan is not judged by such a budget.
-    """
-    found = way(read.kind)
-    asked = found.asked(read, None)
-    if settings.budget is None:
-        return msgspec.structs.replace(report, asked=asked)
-    found.refuse_budget()
-    budget = budget_of_plan(read, settings.budget, None if settings.budget_scope is None else settings.scope)
-    return msgspec.structs.replace(
-        report,
-        budget=settings.budget.text,
-        budget_bytes=budget.bytes,
-        asked=msgspec.structs.replace(asked, process_budget_bytes=budget.bytes if budget.bounds == "process" else None),
-    )
 
 
 def _with_runs_on(report: InspectReport, runs_on: RunsOn | None) -> InspectReport:

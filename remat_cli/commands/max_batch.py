@@ -66,18 +66,6 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
     )
 
 
-def _until(whole: Progress, most_percent: float) -> Progress:
-    """Progress that stops the solver once a plan costs no more than one forward pass."""
-    enough: list[Incumbent] = []
-
-    def tell(event: Event) -> None:
-        if isinstance(event, Incumbent) and event.overhead_percent is not None:
-            enough.extend([event] if event.overhead_percent <= most_percent else [])
-        whole.tell(event)
-
-    return Progress(tell, lambda: bool(enough) or whole.should_stop())
-
-
 @dataclass
 class _Search:
     """Probes of single batches, each made once; `latest` is what was prepared last."""
@@ -111,7 +99,15 @@ class _Search:
         if probe.fits is not None:
             return probe.fits
         most = 100 * probe.forward_ns / probe.baseline_ns
-        progress = _until(self.progress, most)
+        # The solver stops once a plan costs no more than one forward pass.
+        enough: list[Incumbent] = []
+
+        def tell(event: Event) -> None:
+            if isinstance(event, Incumbent) and event.overhead_percent is not None:
+                enough.extend([event] if event.overhead_percent <= most else [])
+            self.progress.tell(event)
+
+        progress = Progress(tell, lambda: bool(enough) or self.progress.should_stop())
         found = plan_one_model(*self._prepared(batch), self.request, self.work, progress)
         planned = within_overhead(found, self.request.search)
         if isinstance(planned, Refused):

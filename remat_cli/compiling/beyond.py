@@ -71,8 +71,9 @@ def prepare_at_any(
             sizes follows no rule that remat knows.
         RuntimeFailure: the machine has too little memory, time or disk for them, at any size.
     """
+    prepared = prepare if conditions.family is None else prepare_at_fullest
     try:
-        return prepare_at_fullest(path, conditions, work, progress, known, watches=watches)
+        return prepared(path, conditions, work, progress, known, watches=watches)
     except RuntimeFailure as failure:
         if not lacks_memory(failure):
             raise

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from remat_cli.compiling.kinds import kind_of
 from remat_cli.compiling.platform import Platform
@@ -265,7 +265,6 @@ class Refused(Answered):
         return kind_of(self.platform.specs, is_spilled=self.platform.spill is not None)
 
 
-P = TypeVar("P", bound=Answered)
 PlannedModel = OneModel | Sessions | Paged | Refused
 """What a compile found, by its form."""
 
@@ -277,10 +276,6 @@ class PlanSubject:
     prepared: Prepared
     platform: Platform
     splitting: Splitting | None = None
-
-    def of(self, planned: P, whole: Prepared) -> P:
-        """A plan of it as one of the whole model."""
-        return planned if self.splitting is None else replace(planned, whole=whole, splitting=self.splitting)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.ort_rules.layout import WholeLayout, whole_layout
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
-from remat_cli.ort_rules.versions import newest_of
+from remat_cli.ort_rules.versions import ends_of
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
 from remat_cli.runtime.measure.turns import digest_of as digest_of_outputs
 from remat_cli.runtime.observe.resident import can_measure_resident
@@ -119,6 +119,13 @@ class Prepared:
     def without_form(self) -> "Prepared":
         """The prepared model, not to be written in the steady form."""
         return replace(self, conditions=msgspec.structs.replace(self.conditions, plain=True))
+
+    @property
+    def may_stay_as_here(self) -> bool:
+        """Whether a file for other processors may be made as for this one: all that it is for run ops as this does."""
+        if not self.conditions.is_left:
+            return False
+        return self.layout is None or self.conditions.leaves_alone(self.runtime.layout_block)
 
     @property
     def rules(self) -> Rules:
@@ -259,7 +266,7 @@ def prepare(
     corrections = known_corrections(signatures, conditions)
     return Prepared(
         conditions=conditions,
-        runtime=runtime_here(work, conditions.session, newest_of(conditions.runtimes)),
+        runtime=runtime_here(work, conditions.session, ends_of(conditions.runtimes)),
         source=source.typed_as(found.reference),
         reference=found.reference,
         reference_path=found.path,

@@ -12,10 +12,10 @@ from remat_cli.ort_rules.runtime import Runtime, SessionOptions
 from remat_cli.runtime.sessions.session import optimize, runtime_version
 
 
-def runtime_here(work: Path, session: AskedSession, judged_as: str = "") -> Runtime:
+def runtime_here(work: Path, session: AskedSession, judged_as: tuple[str, ...] = ()) -> Runtime:
     """The runtime that is installed, on this processor, with sessions opened like that; `work` is for small files.
 
-    Files are judged by the rules of the version `judged_as` (empty: of the one that is installed).
+    Files are judged by the rules of versions from the first to the last of `judged_as` (empty: the installed one).
     """
     options = SessionOptions(
         has_memory_pattern=session.has_pattern, has_arena=session.arena, runs_at_once=session.concurrency

@@ -82,7 +82,7 @@ def profile_beside(
     """
     progress.stage(stages.PROFILING)
     scope, measured = cache_scope(spec, conditions), prepared.facts.measured
-    relative = believe.known_relative(prepared, beside)
+    relative = None if beside is None else believe.known_relative(prepared)
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
         is_known = len(known) == len(set(prepared.signatures))

@@ -39,13 +39,13 @@ def settle(planned: PlannedModel, how: Settling) -> AnySettled:
     return way(planned.kind).settle(planned, how)
 
 
-def begun(run: R, whole: Prepared, work: Path, checks: Checks, progress: Progress) -> R:
+def begun(run: R, work: Path, checks: Checks, progress: Progress, *, has_seeds: bool) -> R:
     """Say that a plan is verified and how long that takes; its model such that it can be compared.
 
-    It must draw the same random numbers as what it is compared with.
+    It must draw the same random numbers as what it is compared with, if that `has_seeds`.
     """
     progress.stage(stages.VERIFYING)
     runs = {"fast": 5, "thorough": THOROUGH_RUNS}.get(checks.mode, MOST_RUNS)
     how_many = "about" if checks.mode == "thorough" else "at most"
     progress.foretell(f"{how_many} {runs} runs of either model", runs * run.plan.solved.time_ns / 1e9)
-    return replace(run, model=seeded_copy(run.model, work / "with_seeds.onnx")) if whole.has_seeds else run
+    return replace(run, model=seeded_copy(run.model, work / "with_seeds.onnx")) if has_seeds else run

@@ -107,23 +107,6 @@ def load_bench(file: Path, overrides: Overrides) -> Bench:
     Raises:
         ConfigError: the file is wrong, names what does not exist, or lacks a suite that `overrides.only` names.
     """
-    suites = _read_suites(file)
-    names = [suite.name for suite in suites]
-    for name in overrides.only:
-        if name not in names:
-            raise ConfigError(f"{file} has no suite '{name}'; there are: {', '.join(names)}")
-    targets: list[Target] = []
-    skipped: list[str] = []
-    for suite in suites:
-        if not overrides.only or suite.name in overrides.only:
-            asked = _overridden(suite, overrides)
-            found, missing = _find_instances(asked, file)
-            skipped += missing
-            targets += [target for one in found for target in _targets(asked, *one)]
-    return Bench(tuple(targets), tuple(skipped))
-
-
-def _read_suites(file: Path) -> tuple[Suite, ...]:
     values = read_yaml(file)
     raw = values.pop("suites", None)
     for key in values:
@@ -133,7 +116,25 @@ def _read_suites(file: Path) -> tuple[Suite, ...]:
         raise ConfigError(f"{file}: `suites` must be a list with at least one suite")
     suites = tuple(_read_suite(file, number, item, values) for number, item in enumerate(raw, 1))
     _refuse_doubles(f"{file}: two suites are named", [suite.name for suite in suites])
-    return suites
+    names = [suite.name for suite in suites]
+    for name in overrides.only:
+        if name not in names:
+            raise ConfigError(f"{file} has no suite '{name}'; there are: {', '.join(names)}")
+    targets: list[Target] = []
+    skipped: list[str] = []
+    for suite in suites:
+        if not overrides.only or suite.name in overrides.only:
+            # The suite under what the command line says about all.
+            seeds = None if overrides.seed is None else (overrides.seed,)
+            given = {"threads": overrides.threads, "time_limit": overrides.time_limit, "seeds": seeds}
+            changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+            own = {key: None for key in ("time_limit", "seeds") if key in changes}
+            solvers = tuple(msgspec.structs.replace(solver, **own) for solver in _solvers(suite))
+            asked = msgspec.structs.replace(suite, solvers=solvers, **changes)
+            found, missing = _find_instances(asked, file)
+            skipped += missing
+            targets += [target for one in found for target in _targets(asked, *one)]
+    return Bench(tuple(targets), tuple(skipped))
 
 
 def _read_suite(file: Path, number: int, raw: object, defaults: Mapping[str, Any]) -> Suite:
@@ -185,12 +186,6 @@ def _check_suite(suite: Suite) -> None:
     _refuse_doubles("give each a `label`: two solvers are named", titles)
     if suite.reference is not None and suite.reference not in titles:
         raise ConfigError(f"reference '{suite.reference}' is none of its solvers: {', '.join(titles)}")
-    _check_budgets(suite, instances)
-    _check_numbers(suite, solvers)
-    parse_share(str(suite.gap), "gap")
-
-
-def _check_budgets(suite: Suite, instances: tuple[InstanceEntry, ...]) -> None:
     for entry in instances:
         budgets = [_budget(value) for value in (suite.budgets if entry.budgets is None else entry.budgets)]
         if suite.kind == "runs" and not budgets:
@@ -200,6 +195,8 @@ def _check_budgets(suite: Suite, instances: tuple[InstanceEntry, ...]) -> None:
         for value in entry.targets:
             if _budget(value) not in budgets:
                 raise ConfigError(f"{entry.path} has a target for budget {value}, which is none of its budgets")
+    _check_numbers(suite, solvers)
+    parse_share(str(suite.gap), "gap")
 
 
 def _check_numbers(suite: Suite, solvers: tuple[SuiteSolver, ...]) -> None:
@@ -239,16 +236,6 @@ def _solvers(suite: Suite) -> tuple[SuiteSolver, ...]:
 
 def _instances(suite: Suite) -> tuple[InstanceEntry, ...]:
     return tuple(InstanceEntry(item) if isinstance(item, str) else item for item in suite.instances)
-
-
-def _overridden(suite: Suite, overrides: Overrides) -> Suite:
-    """The suite under what the command line says about all."""
-    seeds = None if overrides.seed is None else (overrides.seed,)
-    given = {"threads": overrides.threads, "time_limit": overrides.time_limit, "seeds": seeds}
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    own = {key: None for key in ("time_limit", "seeds") if key in changes}
-    solvers = tuple(msgspec.structs.replace(solver, **own) for solver in _solvers(suite))
-    return msgspec.structs.replace(suite, solvers=solvers, **changes)
 
 
 def _find_instances(suite: Suite, file: Path) -> tuple[list[tuple[InstanceEntry, Path, str]], list[str]]:

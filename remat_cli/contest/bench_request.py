@@ -51,18 +51,6 @@ def bench_request(file: Path, flags: Mapping[str, Any]) -> BenchRequest:
     overrides = Overrides(tuple(given.get("only", ())), given.get("seed"), given.get("threads"), seconds)
     overwrite = bool(given.get("force") or given.get("resume"))
     markdown, svg = given.get("markdown"), given.get("svg")
-    _check_extras(file, markdown, svg, overwrite)
-    if file.suffix.lower() not in YAML:
-        _refuse_run_flags(file, flags)
-        return BenchRequest(None, file, overrides, markdown=markdown, svg=svg)
-    results = given.get("output") or Path(f"{file.stem}.jsonl")
-    if results.exists() and not overwrite:
-        raise ConfigError(f"output {results} exists: add --resume to go on with it, or --force to begin anew")
-    check_target(results, sources=(file,), overwrite=overwrite)
-    return BenchRequest(file, results, overrides, bool(given.get("resume")), markdown, svg)
-
-
-def _check_extras(file: Path, markdown: Path | None, svg: Path | None, overwrite: bool) -> None:
     if markdown is not None:
         check_target(markdown, sources=(file,), overwrite=overwrite)
     if svg is not None:
@@ -71,14 +59,20 @@ def _check_extras(file: Path, markdown: Path | None, svg: Path | None, overwrite
         require_matplotlib()
         if svg.exists() and not svg.is_dir():
             raise ConfigError(f"{svg} is not a folder: --svg takes the folder for the pictures")
-
-
-def _refuse_run_flags(file: Path, flags: Mapping[str, Any]) -> None:
-    """Refuse flags for running where the file holds results, which are only read."""
-    for name in FOR_RUNNING:
-        if flags.get(name) not in (None, False):
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} is for running a bench file; {file} holds results (no .yaml): leave it out")
+    if file.suffix.lower() not in YAML:
+        # Flags for running, where the file holds results, which are only read.
+        for name in FOR_RUNNING:
+            if flags.get(name) not in (None, False):
+                flag = name.replace("_", "-")
+                raise ConfigError(
+                    f"--{flag} is for running a bench file; {file} holds results (no .yaml): leave it out"
+                )
+        return BenchRequest(None, file, overrides, markdown=markdown, svg=svg)
+    results = given.get("output") or Path(f"{file.stem}.jsonl")
+    if results.exists() and not overwrite:
+        raise ConfigError(f"output {results} exists: add --resume to go on with it, or --force to begin anew")
+    check_target(results, sources=(file,), overwrite=overwrite)
+    return BenchRequest(file, results, overrides, bool(given.get("resume")), markdown, svg)
 
 
 def runs_so_far(results: Path) -> tuple[BenchRun, ...]:

@@ -66,7 +66,27 @@ def compare_request(path: Path, budgets: str | None, solvers: str | None, config
         check_target(config.svg, sources=(path,), overwrite=config.force)
         require_matplotlib()
     may_page = config.spill is not None
-    chosen = _with_options(_parse_names(solvers, names_of(may_page=may_page)), config)
+    compared = known = names_of(may_page=may_page)
+    if solvers is not None:
+        names = [part.replace("_", "-") for part in _parts(solvers, "solvers", "--solvers auto,rotor")]
+        for name in names:
+            if name not in known and name in PAGERS:
+                raise ConfigError(f"solver '{name}' plans with a memory to page to: {ADD_SPILL}")
+            if name not in known:
+                raise ConfigError(f"no solver named '{name}'; there are: {', '.join(known)}")
+            if names.count(name) > 1:
+                raise ConfigError(f"solvers '{solvers}': '{name}' is there twice")
+        compared = [name for name in known if name in names]  # in the order of the registry
+    # The options of each solver: the file's under those of the command line, `rotor.close_gaps=false`.
+    chosen = {name: dict(config.solvers.get(name, {})) for name in compared}
+    for key, value in config.options.items():
+        solver, dot, option = key.partition(".")
+        name = solver.replace("_", "-")
+        if not dot or name not in chosen:
+            raise ConfigError(f"option '{key}' names none of the solvers compared: write --option rotor.NAME=VALUE")
+        chosen[name][option] = value
+    for name, options in chosen.items():
+        made(name, options, may_page=may_page)
     return CompareRequest(path, parse_budgets(BUDGETS if budgets is None else budgets), chosen, config.svg)
 
 
@@ -100,40 +120,11 @@ def parse_budgets(text: str) -> tuple[AskedBudget, ...]:
     return budgets
 
 
-def _parse_names(text: str | None, known: list[str]) -> list[str]:
-    """The solvers to compare, in the order of the registry; all that are known unless the user named some."""
-    if text is None:
-        return known
-    names = [part.replace("_", "-") for part in _parts(text, "solvers", "--solvers auto,rotor")]
-    for name in names:
-        if name not in known and name in PAGERS:
-            raise ConfigError(f"solver '{name}' plans with a memory to page to: {ADD_SPILL}")
-        if name not in known:
-            raise ConfigError(f"no solver named '{name}'; there are: {', '.join(known)}")
-        if names.count(name) > 1:
-            raise ConfigError(f"solvers '{text}': '{name}' is there twice")
-    return [name for name in known if name in names]
-
-
 def _parts(text: str, what: str, example: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise ConfigError(f"{what} '{text}' has an empty entry: write {example}")
     return parts
-
-
-def _with_options(names: list[str], config: Settings) -> dict[str, dict[str, Any]]:
-    """The options of each solver: the file's under those of the command line, `rotor.close_gaps=false`."""
-    chosen = {name: dict(config.solvers.get(name, {})) for name in names}
-    for key, value in config.options.items():
-        solver, dot, option = key.partition(".")
-        name = solver.replace("_", "-")
-        if not dot or name not in chosen:
-            raise ConfigError(f"option '{key}' names none of the solvers compared: write --option rotor.NAME=VALUE")
-        chosen[name][option] = value
-    for name, options in chosen.items():
-        made(name, options, may_page=config.spill is not None)
-    return chosen
 
 
 Pair: TypeAlias = tuple[ComparedBudget, str]
@@ -226,8 +217,20 @@ class Comparison:
 
     def report(self, ended: Mapping[int, BenchRun]) -> CompareReport:
         """What came of the open pairs that had ended, by their numbers, and of the rest that they are impossible."""
-        known = {self.open[number]: self._judged(run) for number, run in ended.items()}
-        known |= {pair: self._impossible(*pair) for pair in set(self.asked) - set(self.open)}
+        may_page, fixed_bytes = self.subject.may_page, self.subject.fixed_bytes
+        known = {}
+        for number, run in ended.items():
+            options = msgspec.to_builtins(made(run.solver, run.options, may_page=may_page))  # all that it ran under
+            pages = is_pager(run.solver, may_page=may_page)
+            found = joined(CompareRun, run, fixed_bytes=fixed_bytes, options=options, may_page=pages)
+            known[self.open[number]] = found
+        for budget, solver in set(self.asked) - set(self.open):
+            # Below what single ops need: that takes no solver, and no process, to say.
+            problem = self.subject.problem.with_budget(budget.bytes)
+            limits = Limits(order=self.settings.order, seed=self.settings.seed)
+            below = solved(problem, solver, self.solvers[solver], limits, self.subject.terms).solution
+            pages = is_pager(solver, may_page=may_page)
+            known[budget, solver] = joined(CompareRun, below, budget=budget.text, may_page=pages)
         runs = tuple(known[pair] for pair in self.asked if pair in known)
         path = str(self.request.path)
         return CompareReport(
@@ -243,23 +246,9 @@ class Comparison:
             seed=self.settings.seed,
             baseline_peak_bytes=self.subject.baseline.peak,
             baseline_time=self.subject.baseline.time_ns,
-            fixed_bytes=self.subject.fixed_bytes,
+            fixed_bytes=fixed_bytes,
             floor_bytes=max([self.floor_bytes, *(run.floor_bytes for run in runs)]),
             runs=runs,
             missing_runs=len(self.asked) - len(runs),
             spill=None if self.subject.terms is None else self.subject.terms.memory,
         )
-
-    def _judged(self, run: BenchRun) -> CompareRun:
-        """What a process found, with all options that it ran under."""
-        options = msgspec.to_builtins(made(run.solver, run.options, may_page=self.subject.may_page))
-        pages = is_pager(run.solver, may_page=self.subject.may_page)
-        return joined(CompareRun, run, fixed_bytes=self.subject.fixed_bytes, options=options, may_page=pages)
-
-    def _impossible(self, budget: ComparedBudget, solver: str) -> CompareRun:
-        """A budget below what single ops need: that takes no solver, and no process, to say."""
-        problem = self.subject.problem.with_budget(budget.bytes)
-        limits = Limits(order=self.settings.order, seed=self.settings.seed)
-        found = solved(problem, solver, self.solvers[solver], limits, self.subject.terms).solution
-        pages = is_pager(solver, may_page=self.subject.may_page)
-        return joined(CompareRun, found, budget=budget.text, may_page=pages)

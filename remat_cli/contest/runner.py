@@ -319,25 +319,22 @@ class _SideBySide:
                 while waiting and len(self.running) < slots:
                     number = waiting.popleft()
                     self.running[number] = self.runner(self.jobs[number], lambda point: None)
-                self._listen()
+                # Ask every case that runs, once, what came of it.
+                for number, case in list(self.running.items()):
+                    run = case.poll(SAMPLE_SECONDS / len(self.running))
+                    if run is None:
+                        continue
+                    self.running.pop(number).close()
+                    if run.status in FAILED:
+                        raise RematError(f"solver {run.solver} at budget {run.budget}: {run.status}: {run.message}")
+                    self.ended[number] = run
+                    found = percent(run.overhead_percent) if run.has_plan else run.status.replace("_", " ")
+                    cases = [self.jobs[number].case for number in self.running]
+                    names = ", ".join(f"{case.solver} {case.budget}" for case in cases[:MOST_NAMED])
+                    more = f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else ""
+                    told = f"{run.solver} {run.budget} {found}" + (f"; running {names}{more}" if names else "")
+                    self.progress.detail(f"{len(self.ended)}/{len(self.jobs)}  {told}")
             return self.ended
         finally:
             while self.running:
                 self.running.popitem()[1].close()
-
-    def _listen(self) -> None:
-        """Ask every case that runs, once, what came of it."""
-        for number, case in list(self.running.items()):
-            run = case.poll(SAMPLE_SECONDS / len(self.running))
-            if run is None:
-                continue
-            self.running.pop(number).close()
-            if run.status in FAILED:
-                raise RematError(f"solver {run.solver} at budget {run.budget}: {run.status}: {run.message}")
-            self.ended[number] = run
-            found = percent(run.overhead_percent) if run.has_plan else run.status.replace("_", " ")
-            cases = [self.jobs[number].case for number in self.running]
-            names = ", ".join(f"{case.solver} {case.budget}" for case in cases[:MOST_NAMED])
-            more = f" and {len(cases) - MOST_NAMED} more" if len(cases) > MOST_NAMED else ""
-            told = f"{run.solver} {run.budget} {found}" + (f"; running {names}{more}" if names else "")
-            self.progress.detail(f"{len(self.ended)}/{len(self.jobs)}  {told}")

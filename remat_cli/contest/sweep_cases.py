@@ -104,8 +104,15 @@ def sweep_cases(request: SweepRequest, settings: Settings) -> tuple[SweepCase, .
         ModelError: the model cannot be read.
         ConfigError: its batch is not open, or there are too many cases.
     """
-    model, cases = request.model.resolve(), []
-    name = _open_batch(model) if request.batches else ""
+    model, name, cases = request.model.resolve(), "", []
+    if request.batches:  # they bind the first dimension of the first input that leaves it open
+        graph = read_proto(model).graph
+        weights = {weight.name for weight in graph.initializer}
+        inputs = (value for value in graph.input if value.name not in weights)
+        first = (value.type.tensor_type.shape.dim[:1] for value in inputs)
+        name = next((dim.dim_param for dims in first for dim in dims if dim.dim_param), "")
+        if not name:
+            raise ConfigError(f"--batch: no input of {model} leaves its first dimension open under a name")
     digest = sha256(model)
     for batch in request.batches or (None,):
         own = settings if batch is None else msgspec.structs.replace(settings, dims={**settings.dims, name: batch})
@@ -116,22 +123,6 @@ def sweep_cases(request: SweepRequest, settings: Settings) -> tuple[SweepCase, .
     if len(cases) > MOST_CASES:
         raise ConfigError(f"{len(cases)} cases are too many: at most {MOST_CASES}, write fewer --budgets or --batch")
     return tuple(cases)
-
-
-def _open_batch(model: Path) -> str:
-    """The name of the dimension that a batch binds: the first one of the first input that leaves it open.
-
-    Raises:
-        ConfigError: none is left open.
-    """
-    graph = read_proto(model).graph
-    weights = {weight.name for weight in graph.initializer}
-    inputs = (value for value in graph.input if value.name not in weights)
-    first = (value.type.tensor_type.shape.dim[:1] for value in inputs)
-    name = next((dim.dim_param for dims in first for dim in dims if dim.dim_param), "")
-    if not name:
-        raise ConfigError(f"--batch: no input of {model} leaves its first dimension open under a name")
-    return name
 
 
 def solve_sweep_case(case: SweepCase, tell: Tell) -> SweepRow:

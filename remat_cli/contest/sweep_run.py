@@ -98,25 +98,23 @@ def beginner(name: str) -> Iterator[tuple[Begin, int]]:
     if name == LOCAL:
         yield LocalCase, 1
         return
-    with _executor(name) as executor:
-        workers = getattr(executor, "_max_workers", None)
-        yield partial(FutureCase, executor), workers if isinstance(workers, int) else 1
-
-
-def _executor(name: str) -> Executor:
     if name == RAY:
         from remat_cli.contest.on_ray import RayExecutor
 
-        return RayExecutor()
-    module, _, factory = name.partition(":")
-    try:
-        made: Any = getattr(importlib.import_module(module), factory)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"--executor {name}: {error}; write local, ray or module:factory") from error
-    executor = made()
-    if not isinstance(executor, Executor):
-        raise ConfigError(f"--executor {name}: it makes a {type(executor).__name__}, no concurrent.futures.Executor")
-    return executor
+        made: Any = RayExecutor()
+    else:
+        module, _, factory = name.partition(":")
+        try:
+            make: Any = getattr(importlib.import_module(module), factory)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"--executor {name}: {error}; write local, ray or module:factory") from error
+        made = make()
+        if not isinstance(made, Executor):
+            kind = type(made).__name__
+            raise ConfigError(f"--executor {name}: it makes a {kind}, no concurrent.futures.Executor")
+    with made as executor:
+        workers = getattr(executor, "_max_workers", None)
+        yield partial(FutureCase, executor), workers if isinstance(workers, int) else 1
 
 
 @dataclass

@@ -87,7 +87,18 @@ class Arena:
             row = self.chunks[abs(place)]
             chunk = row[bisect_left(row, start, key=_start)]
         else:
-            chunk = self._new_region(rounded)
+            # A region of the system, as one chunk: of the size whose turn it is, or doubled until it suffices.
+            if rounded > self.growth_bytes:
+                while self.growth_bytes < rounded:
+                    self.growth_bytes *= 2
+                region_bytes = self.growth_bytes
+            else:
+                region_bytes = self.growth_bytes
+                self.growth_bytes = min(2 * self.growth_bytes, self.rules.largest_growth_bytes)
+            chunk = Chunk(len(self.regions), 0, region_bytes)
+            self.regions.append(region_bytes)
+            self.chunks.append([chunk])
+            self.touched.append([])
         if chunk.size >= 2 * rounded or chunk.size - rounded >= self.rules.most_dead_bytes:
             row = self.chunks[chunk.region]
             rest = Chunk(chunk.region, chunk.start + rounded, chunk.size - rounded)
@@ -104,21 +115,6 @@ class Arena:
                 start, end = min(start, spans[last][0]), max(end, spans[last][1])
                 last += 1
             spans[first:last] = [(start, end)]
-
-    def _new_region(self, least_bytes: int) -> Chunk:
-        """Take a region of the system, as one chunk: of the size whose turn it is, or doubled until it suffices."""
-        if least_bytes > self.growth_bytes:
-            while self.growth_bytes < least_bytes:
-                self.growth_bytes *= 2
-            region_bytes = self.growth_bytes
-        else:
-            region_bytes = self.growth_bytes
-            self.growth_bytes = min(2 * self.growth_bytes, self.rules.largest_growth_bytes)
-        chunk = Chunk(len(self.regions), 0, region_bytes)
-        self.regions.append(region_bytes)
-        self.chunks.append([chunk])
-        self.touched.append([])
-        return chunk
 
     def give_back(self, number: int) -> None:
         """Free a request's chunk and join it with free neighbours in its region."""

@@ -1,7 +1,7 @@
 """What a session's arena holds while several runs are under way in it: how their requests meet is chance, so drawn."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from remat_cli.ort_rules.arena import BLOCK, LoadedSession, RunMemory, pattern_bytes
@@ -21,10 +21,13 @@ def simulate_at_once(requests: Sequence[Request], count: int, session: LoadedSes
     As of single runs, the first ask for tensors one by one, later ones for a block each.
     """
     block_bytes = pattern_bytes([request for request in requests if request.in_block], session.rules)
+    # A run takes a block for all that have a place in it.
+    block = Request(BLOCK, block_bytes, takes=True, in_block=False)
+    apart = [each for each in requests if not each.in_block]
     crowd = _Crowd(
         count=count,
         first=requests,
-        later=_with_block(requests, block_bytes) if block_bytes else requests,
+        later=[block, *apart, replace(block, takes=False)] if block_bytes else requests,
         outputs=outputs_of(requests),
         shift=2 * (1 + max((abs(request.number) for request in requests), default=0)),
     )
@@ -51,28 +54,18 @@ class _Crowd:
         loaded_bytes = arena.resident_bytes
         for number in range(ROUNDS):
             before, first = len(arena.regions), number * self.count
-            for run, request in _met(self.later if number else self.first, self.count, rng):
+            # So many runs begin together, each at a pace of its own.
+            requests, done = self.later if number else self.first, [0] * self.count
+            paces = [rng.uniform(*PACES) for _ in range(self.count)]
+            while under_way := [run for run in range(self.count) if done[run] < len(requests)]:
+                (run,) = rng.choices(under_way, [paces[run] for run in under_way])
+                request = requests[done[run]]
                 offset = (2 * BLOCK if request.number == BLOCK else self.shift) * (first + run)
                 arena.run([request], offset)
+                done[run] += 1
             for run in range(first - self.count, first) if number else ():
                 for output in self.outputs:
                     arena.give_back(output.number + self.shift * run)
             resident_bytes = arena.resident_bytes - loaded_bytes
             found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
         return tuple(found)
-
-
-def _with_block(requests: Sequence[Request], block_bytes: int) -> list[Request]:
-    """The requests of a run that takes a block for all that have a place in it."""
-    block = Request(BLOCK, block_bytes, takes=True, in_block=False)
-    return [block, *(each for each in requests if not each.in_block), replace(block, takes=False)]
-
-
-def _met(requests: Sequence[Request], count: int, rng: random.Random) -> Iterator[tuple[int, Request]]:
-    """The requests of so many runs that begin together, each with its run, in the order in which they come."""
-    paces = [rng.uniform(*PACES) for _ in range(count)]
-    done = [0] * count
-    while under_way := [run for run in range(count) if done[run] < len(requests)]:
-        (run,) = rng.choices(under_way, [paces[run] for run in under_way])
-        yield run, requests[done[run]]
-        done[run] += 1

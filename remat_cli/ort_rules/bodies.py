@@ -123,7 +123,10 @@ class _Body:
                 self._take(size_bytes, value)
                 left_bytes -= size_bytes
             elif size_bytes and value is not None:
-                self._bind(value, self._read_buffer(known, size_bytes))
+                # In what the kernel reads and is as large, a value that dies before others.
+                read = [each for each in known.reads if each in self.place and self.place[each].bytes == size_bytes]
+                chosen = next((each for each in read if each in known.dies), next(iter(read), None))
+                self._bind(value, None if chosen is None else self.place[chosen])
         if left_bytes > 0:
             self._take(left_bytes)
             if kernel.lists:
@@ -166,7 +169,13 @@ class _Body:
         # What dies with a kernel goes before what a round leaves to the next; small mistakes stay with what is small.
         largest_first = sorted((each for each in self.held if not each.is_part), key=lambda buffer: -buffer.bytes)
         largest_first.sort(key=lambda buffer: not self._is_read(buffer))
-        dead = [buffer for buffer in largest_first if self._is_dead(buffer)]
+        # It is read, or what lies in it is made again elsewhere in another round.
+        dead = [
+            buffer
+            for buffer in largest_first
+            if buffer.values
+            and all(value in self.dead or self.place.get(value) is not buffer for value in buffer.values)
+        ]
         exact = [buffer for buffer in largest_first if buffer.bytes == excess_bytes - sum(each.bytes for each in dead)]
         for buffer in dict.fromkeys((*dead, *exact, *largest_first)):
             if buffer.bytes <= excess_bytes + SLACK_BYTES and excess_bytes > 0:
@@ -178,12 +187,6 @@ class _Body:
     def _is_read(self, buffer: _Buffer) -> bool:
         """Whether all that reads it has run."""
         return bool(buffer.values) and self.dead.issuperset(buffer.values)
-
-    def _is_dead(self, buffer: _Buffer) -> bool:
-        """Whether it is read, or what lies in it is made again elsewhere in another round."""
-        return bool(buffer.values) and all(
-            value in self.dead or self.place.get(value) is not buffer for value in buffer.values
-        )
 
     def _take(self, size_bytes: int, value: int | None = None) -> None:
         buffer = _Buffer(size_bytes)
@@ -202,16 +205,13 @@ class _Body:
             self.place[value] = buffer
             buffer.values.add(value)
 
-    def _read_buffer(self, known: KernelWiring, size_bytes: int) -> _Buffer | None:
-        """The buffer of what a kernel reads into which a result of so many bytes goes: that of a value that dies."""
-        read = [value for value in known.reads if value in self.place and self.place[value].bytes == size_bytes]
-        chosen = next((value for value in read if value in known.dies), next(iter(read), None))
-        return None if chosen is None else self.place[chosen]
-
 
 def _encoded(events: Sequence[tuple[_Buffer, bool]], rounds: Sequence[int]) -> Iterator[int]:
     """Events as numbers; what is small is one block for all, and rounds that are like two before them are left out."""
-    least_bytes = _least_bytes(events)
+    # From which size on requests are told one by one.
+    sizes = sorted((buffer.bytes for buffer, _ in events), reverse=True)
+    share_bytes = _most_bytes(events) // SMALL_SHARE
+    least_bytes = share_bytes if len(sizes) <= MOST_REQUESTS else max(share_bytes, sizes[MOST_REQUESTS] + 1)
     most_small_bytes = _most_bytes([event for event in events if event[0].bytes < least_bytes])
     held = [_Buffer(most_small_bytes)]
     if most_small_bytes:
@@ -234,13 +234,6 @@ def _encoded(events: Sequence[tuple[_Buffer, bool]], rounds: Sequence[int]) -> I
         before = [*before[-ROUNDS:], found]
         if not is_even or before != [found] * (ROUNDS + 1):
             yield from found
-
-
-def _least_bytes(events: Sequence[tuple[_Buffer, bool]]) -> int:
-    """From which size on requests are told one by one."""
-    sizes = sorted((buffer.bytes for buffer, _ in events), reverse=True)
-    share_bytes = _most_bytes(events) // SMALL_SHARE
-    return share_bytes if len(sizes) <= MOST_REQUESTS else max(share_bytes, sizes[MOST_REQUESTS] + 1)
 
 
 def _most_bytes(events: Sequence[tuple[_Buffer, bool]]) -> int:

@@ -21,7 +21,7 @@ from remat_cli.ort_rules.arena import LoadedSession, RunMemory, pattern_bytes, s
 from remat_cli.ort_rules.at_once import simulate_at_once
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
 from remat_cli.ort_rules.no_arena import FEW_HEAPS, HEAPS, LoadedHeap, simulate_runs_without_arena
-from remat_cli.ort_rules.records import rules_for
+from remat_cli.ort_rules.records import each_judged, rules_for
 from remat_cli.ort_rules.requests import Request, run_requests
 from remat_cli.ort_rules.reuse import KeptBuffers, Kind, kept_buffers
 from remat_cli.ort_rules.runtime import Runtime
@@ -94,8 +94,27 @@ class Forecast(SessionForecast):
 
 
 def predict(judged: Judged, file: FileFacts, runtime: Runtime) -> Forecast:
-    """What a process holds that loads the file of a plan and runs it with the runtime's options."""
-    rules, sessions = rules_for(runtime), predict_sessions(judged, runtime, HEAPS)
+    """What a process holds that loads the file of a plan and runs it with the runtime's options.
+
+    Of several versions that the file is for it is the most of each figure.
+    """
+    sessions = predict_sessions(judged, runtime, HEAPS)
+    found = [_predict(judged, file, each, sessions) for each in each_judged(runtime, lambda rules: rules)]
+    worst = max(found, key=lambda each: each.loading.load_peak_bytes)
+    return replace(
+        worst,
+        process=_most_of_process([each.process for each in found]),
+        process_at_most=_most_of_process([each.process_at_most for each in found]),
+    )
+
+
+def _most_of_process(found: Sequence[ProcessMemory]) -> ProcessMemory:
+    names = ProcessMemory.__struct_fields__
+    return ProcessMemory(**{name: max(getattr(each, name) for each in found) for name in names})
+
+
+def _predict(judged: Judged, file: FileFacts, runtime: Runtime, sessions: SessionForecast) -> Forecast:
+    rules = rules_for(runtime)
     # Beyond copies of weights a loaded session's arena holds tables of its regions, and whole units. Small regions lie
     # in the heap where reading weights of the model file has raised its threshold. What is not used of them may be
     # there all the same: the heap hands out again what was written before.
@@ -143,8 +162,9 @@ def predict_sessions(judged: Judged, runtime: Runtime, heaps: int = FEW_HEAPS) -
     """What sessions on the file of a plan hold, however its weights are written; without an arena in so many heaps."""
     exact, default = in_one_run(judged, runtime)
     form = None if judged.steady is None else judged.steady.form
-    runs = predict_runs(asked_for(judged, runtime), runtime, form, judged.copies, heaps)
-    return SessionForecast(judged, exact, default, runs)
+    versions = each_judged(runtime, lambda rules: (rules.arena, rules.malloc, rules.workspaces))
+    runs = [predict_runs(asked_for(judged, each), each, form, judged.copies, heaps) for each in versions]
+    return SessionForecast(judged, exact, default, most_of(runs))
 
 
 def in_one_run(judged: Judged, runtime: Runtime) -> tuple[SessionMemory, SessionMemory]:

@@ -94,7 +94,39 @@ class LaidOut:
 
 def laid_out(scene: LayoutScene, block: int) -> LaidOut:
     """What a default session makes of a graph on a processor with blocks of so many channels (1: with none)."""
-    return _Step(scene, block).done() if block > 1 else LaidOut(_sums_moved(scene), {})
+    if block > 1:
+        return _Step(scene, block).done()
+    # Sums, and activations behind them, go into convolutions.
+    reads = Counter(name for op in scene.ops for name in op.reads if name)
+    reads.update(scene.outputs)
+    reader = {name: op for op in scene.ops for name in op.reads}
+    maker = {name: (place, op) for place, op in enumerate(scene.ops) for name in op.makes}
+    taken: dict[str, LayoutOp | None] = {}
+    for op in scene.ops:
+        add = reader.get(op.makes[0]) if op.is_standard(CONV) and reads[op.makes[0]] == 1 else None
+        if add is None or not add.is_standard("Add") or add.name in taken or op.makes[0] in scene.outputs:
+            continue
+        conv = _conv_of_sum(scene, add, maker, reads)
+        if conv is None:
+            continue
+        other = add.reads[1 - add.reads.index(conv.makes[0])]
+        follower = reader.get(add.makes[0]) if reads[add.makes[0]] == 1 else None
+        moves = follower is not None and add.makes[0] not in scene.outputs and follower.is_standard(*MOVING_PLAIN)
+        last = follower if moves and follower is not None else add
+        more = {"activation": last.op_type} if moves else {}
+        covers = (conv.name, add.name, *((last.name,) if moves else ()))
+        taken.update(dict.fromkeys(covers[:-1]))
+        taken[last.name] = replace(
+            conv,
+            op_type="FusedConv",
+            domain=CONTRIB,
+            reads=(*conv.reads, other),
+            makes=last.makes,
+            attributes={**conv.attributes, **more},
+            covers=covers,
+        )
+    kept = [taken.get(op.name, replace(op, covers=(op.name,))) for op in scene.ops]
+    return LaidOut(tuple(op for op in kept if op is not None), {})
 
 
 @dataclass
@@ -128,24 +160,21 @@ class _Step:
         self.reads.update(self.scene.outputs & {name for op in ops for name in op.makes})
         self.makers = frozenset(name for op in ops for name in op.makes)
         for op in ops:
-            self._transform(op)
+            if op.is_standard(CONV) or (op.domain == CONTRIB and op.op_type == "FusedConv"):
+                is_taken = self._conv(op)
+            elif op.is_standard(*WINDOWS):
+                is_taken = self._pool(op)
+            elif all(name not in self.makers or name in self.blocked for name in op.reads if name):
+                is_taken = self._beside(op)
+            else:
+                is_taken = False
+            if not is_taken:
+                self.made.append(replace(op, covers=(op.name,)))
         left = [(name, each) for name, each in self.blocked.items() if each.reads_left > 0]
         back = [LayoutOp(f"{name}{BACK}", "ReorderOutput", NCHWC, (each.name,), (name,)) for name, each in left]
         channels = {each.name: each.channels for each in self.blocked.values()}
         channels |= {new: self._channels_of(old) or 0 for old, new in self.reordered.items()}
         return LaidOut((*sorted(self.made, key=lambda op: op.is_blocked), *back), channels)
-
-    def _transform(self, op: LayoutOp) -> None:
-        if op.is_standard(CONV) or (op.domain == CONTRIB and op.op_type == "FusedConv"):
-            is_taken = self._conv(op)
-        elif op.is_standard(*WINDOWS):
-            is_taken = self._pool(op)
-        elif all(name not in self.makers or name in self.blocked for name in op.reads if name):
-            is_taken = self._beside(op)
-        else:
-            is_taken = False
-        if not is_taken:
-            self.made.append(replace(op, covers=(op.name,)))
 
     def _beside(self, op: LayoutOp) -> bool:
         """An op that is taken into the layout only where all that it reads lies there."""
@@ -345,40 +374,6 @@ class _Step:
         return True
 
 
-def _sums_moved(scene: LayoutScene) -> tuple[LayoutOp, ...]:
-    """The graph with sums, and activations behind them, inside convolutions, as is done where there are no blocks."""
-    reads = Counter(name for op in scene.ops for name in op.reads if name)
-    reads.update(scene.outputs)
-    reader = {name: op for op in scene.ops for name in op.reads}
-    maker = {name: (place, op) for place, op in enumerate(scene.ops) for name in op.makes}
-    taken: dict[str, LayoutOp | None] = {}
-    for op in scene.ops:
-        add = reader.get(op.makes[0]) if op.is_standard(CONV) and reads[op.makes[0]] == 1 else None
-        if add is None or not add.is_standard("Add") or add.name in taken or op.makes[0] in scene.outputs:
-            continue
-        conv = _conv_of_sum(scene, add, maker, reads)
-        if conv is None:
-            continue
-        other = add.reads[1 - add.reads.index(conv.makes[0])]
-        follower = reader.get(add.makes[0]) if reads[add.makes[0]] == 1 else None
-        moves = follower is not None and add.makes[0] not in scene.outputs and follower.is_standard(*MOVING_PLAIN)
-        last = follower if moves and follower is not None else add
-        more = {"activation": last.op_type} if moves else {}
-        covers = (conv.name, add.name, *((last.name,) if moves else ()))
-        taken.update(dict.fromkeys(covers[:-1]))
-        taken[last.name] = replace(
-            conv,
-            op_type="FusedConv",
-            domain=CONTRIB,
-            reads=(*conv.reads, other),
-            makes=last.makes,
-            attributes={**conv.attributes, **more},
-            covers=covers,
-        )
-    kept = [taken.get(op.name, replace(op, covers=(op.name,))) for op in scene.ops]
-    return tuple(op for op in kept if op is not None)
-
-
 def _conv_of_sum(
     scene: LayoutScene, add: LayoutOp, maker: Mapping[str, tuple[int, LayoutOp]], reads: Mapping[str, int]
 ) -> LayoutOp | None:
@@ -407,7 +402,13 @@ def fates(scene: LayoutScene, block: int, whole: Mapping[str, str]) -> dict[str,
 
     `whole` names the whole op that an op of the scene is a tile or a copy of; ops without an entry are helpers.
     """
-    sensitive = {op.name for op in scene.ops if op.op_type in SENSITIVE and not _is_copied(op)}
+    # Where elements are copied as they are, it does not matter.
+    copied = [
+        op
+        for op in scene.ops
+        if op.op_type in ("Resize", "Upsample") and op.attributes.get("mode", "nearest") == "nearest"
+    ]
+    sensitive = {op.name for op in scene.ops if op.op_type in SENSITIVE} - {op.name for op in copied}
     found: dict[str, set[Fate]] = {}
     laid = laid_out(scene, block)
     for op in laid.ops:
@@ -416,11 +417,6 @@ def fates(scene: LayoutScene, block: int, whole: Mapping[str, str]) -> dict[str,
             if each in whole and each in sensitive:
                 found.setdefault(whole[each], set()).add((op.makes[0] in laid.channels, together))
     return {name: frozenset(each) for name, each in found.items()}
-
-
-def _is_copied(op: LayoutOp) -> bool:
-    """Whether an op that resizes copies elements as they are."""
-    return op.op_type in ("Resize", "Upsample") and op.attributes.get("mode", "nearest") == "nearest"
 
 
 @dataclass(frozen=True)

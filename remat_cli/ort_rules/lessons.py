@@ -61,7 +61,16 @@ def _explained(
         return Lesson(Learnt(op.name, op.op_type, cause, session, predicted, measured), correction)
 
     if made > 0:
-        yield lesson(*_more(graph, plan, number, made))
+        # A result that the judge put into another buffer may have got one of its own.
+        own = _born(graph, plan, number)
+        apart = ((at, graph.tensors[result]) for at, result in enumerate(op.outputs) if result not in own)
+        at, result = next(((at, tensor) for at, tensor in apart if tensor.size_bytes == made), (0, None))
+        if result is None:
+            yield lesson("a kernel took another amount")
+        elif result.view_of is not None:
+            yield lesson("a view was copied", Correction(copies=(at,)))
+        else:
+            yield lesson("an in-place share was not taken", Correction(apart=(at,)))
     elif made < 0:
         # A result may have taken the buffer of an input that is as large, and made by an op.
         sizes = [tensor.size_bytes if tensor.producer is not None else -1 for tensor in graph.tensors]
@@ -80,15 +89,3 @@ def _born(graph: Graph, plan: Plan, number: int) -> set[int]:
     older = {instance.storage for instance in plan.instances if instance.birth < number}
     made = zip(graph.ops[number].outputs, plan.makes[number], strict=True)
     return {tensor for tensor, value in made if plan.instances[value].storage not in older}
-
-
-def _more(graph: Graph, plan: Plan, number: int, more: int) -> tuple[Cause, Correction]:
-    """Why an op took more bytes: a result that the judge put into another buffer got one of its own."""
-    op = graph.ops[number]
-    own = _born(graph, plan, number)
-    for position, result in enumerate(op.outputs):
-        if result not in own and graph.tensors[result].size_bytes == more:
-            if graph.tensors[result].view_of is not None:
-                return "a view was copied", Correction(copies=(position,))
-            return "an in-place share was not taken", Correction(apart=(position,))
-    return "a kernel took another amount", NOTHING

@@ -45,7 +45,7 @@ once.
 
 import bisect
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -258,7 +258,14 @@ class _Packing(msgspec.Struct):
 def _pack(weights: Sequence[LoadedWeight], order: Sequence[int], heap: Heap, rules: LoadRules) -> _Packing:
     """Pack weight after weight. What branches read from outside is freed only at the end."""
     packing, later_bytes = _Packing(), 0
-    freed, left = list(_freed(weights, rules)), Counter(order)
+    freed, threshold = list[int](), rules.stream_bytes
+    for weight in weights:
+        # What goes back to the system when the original is freed.
+        size = weight.inside_bytes
+        freed.append(weight.mapped_bytes + (size if size > threshold else 0))
+        if threshold < size <= LARGEST_THRESHOLD_BYTES:
+            threshold = size
+    left = Counter(order)
     made = Counter[int]()
     for number in order:
         weight = weights[number]
@@ -279,13 +286,3 @@ def _pack(weights: Sequence[LoadedWeight], order: Sequence[int], heap: Heap, rul
             packing.holes_bytes += weight.inside_bytes if not freed[number] else 0
     packing.held_bytes += heap.held_bytes - later_bytes
     return packing
-
-
-def _freed(weights: Sequence[LoadedWeight], rules: LoadRules) -> Iterator[int]:
-    """By weight, what goes back to the system when the original is freed."""
-    threshold = rules.stream_bytes
-    for weight in weights:
-        size = weight.inside_bytes
-        yield weight.mapped_bytes + (size if size > threshold else 0)
-        if threshold < size <= LARGEST_THRESHOLD_BYTES:
-            threshold = size

@@ -186,7 +186,14 @@ class Malloc:
                 return self._cut(self._unlinked(chunk), size)
             self._unlinked(chunk)
             if chunk.size != size:
-                self._sort(chunk)
+                # Put it among those of its size.
+                chunk.state = "sorted"
+                alike = self._sorted.get(chunk.size)
+                if alike is None:
+                    self._sorted[chunk.size] = [chunk]
+                    insort(self._sizes, chunk.size)
+                else:
+                    alike.insert(len(alike) if chunk.size < SMALL_BYTES else 1, chunk)
             elif self._may_cache(chunk):
                 self._cache(chunk)
                 is_cached = True
@@ -234,15 +241,12 @@ class Malloc:
             self._fast.setdefault(chunk.size, []).append(chunk)
         elif self._join(chunk).size >= JOINING_BYTES:
             self._end_waiting()
-            self._trim()
-
-    def _trim(self) -> None:
-        """Give the free end of the heap back to the system where that is long enough."""
-        spare = (self._top.size - LEAST_BYTES - 1 - TOP_PAD_BYTES) // PAGE_BYTES * PAGE_BYTES
-        if self._top.size >= self.trim_bytes and spare > 0:
-            self._top.size -= spare
-            self.end -= spare
-            self.written.cut(self.end)
+            # The free end of the heap goes back to the system where that is long enough.
+            spare = (self._top.size - LEAST_BYTES - 1 - TOP_PAD_BYTES) // PAGE_BYTES * PAGE_BYTES
+            if self._top.size >= self.trim_bytes and spare > 0:
+                self._top.size -= spare
+                self.end -= spare
+                self.written.cut(self.end)
 
     def _end_waiting(self) -> None:
         """Join all that waits, but for what is cached."""
@@ -267,16 +271,6 @@ class Malloc:
         chunk.state = "unsorted"
         self._unsorted.append(chunk)
         return chunk
-
-    def _sort(self, chunk: HeapChunk) -> None:
-        """Put a free chunk among those of its size."""
-        chunk.state = "sorted"
-        same = self._sorted.get(chunk.size)
-        if same is None:
-            self._sorted[chunk.size] = [chunk]
-            insort(self._sizes, chunk.size)
-        else:
-            same.insert(len(same) if chunk.size < SMALL_BYTES else 1, chunk)
 
     def _unlinked(self, chunk: HeapChunk) -> HeapChunk:
         """A free chunk, taken out of the list that it is in."""

@@ -87,7 +87,10 @@ class _Session:
         for request in requests:
             if request.takes:
                 self.take(request, offset)
-                self._pass_by(3 * len(requests))
+                if self.dice.random() * self.rules.passing_odds < 1:  # what others take in between
+                    length = int(3 * len(requests) * self.dice.random() / self.rules.passing_odds)
+                    block = self.heap.take(self.dice.choice(self.rules.passing_bytes))
+                    insort(self.passing, (self.served + length, block), key=itemgetter(0))
             else:
                 self.give_back(request.number + offset)
             self.served += 1
@@ -110,12 +113,6 @@ class _Session:
         request, chunks = self.held.pop(number)
         for chunk in chunks:
             self.heap.give_back(chunk, is_written=request.is_written)
-
-    def _pass_by(self, run_length: int) -> None:
-        if self.dice.random() * self.rules.passing_odds < 1:
-            length = int(run_length * self.dice.random() / self.rules.passing_odds)
-            block = self.heap.take(self.dice.choice(self.rules.passing_bytes))
-            insort(self.passing, (self.served + length, block), key=itemgetter(0))
 
 
 def simulate_runs_without_arena(

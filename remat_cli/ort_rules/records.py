@@ -7,7 +7,7 @@ says `tests/ort_rules/test_records.py`, which measures each on the runtime that 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -20,6 +20,7 @@ from remat_cli.ort_rules.loading import LoadRules
 from remat_cli.ort_rules.no_arena import MallocRules
 from remat_cli.ort_rules.packing import PackingRule, PackingRules
 from remat_cli.ort_rules.runtime import DEFAULT, WIDE_BLOCK, Runtime, SessionOptions
+from remat_cli.ort_rules.versions import numbers_of
 from remat_cli.ort_rules.workspaces import WorkspaceRules
 
 
@@ -134,15 +135,29 @@ RULES_1_32: Final = msgspec.structs.replace(
 )
 """Measured on 1.32.0."""
 RECORDS: Final[Mapping[tuple[int, int], Rules]] = MappingProxyType({(1, 20): RULES_1_31, (1, 32): RULES_1_32})
-"""By the version from which on they hold, oldest first; older versions are taken to do what the oldest here does.
+"""By the version from which on they hold, oldest first; older versions are taken to do what the oldest here does."""
 
-A newer one takes no less than an older one, so that what is for several versions is judged by the newest of them.
-"""
+
+def each_judged(runtime: Runtime, part: Callable[[Rules], object]) -> list[Runtime]:
+    """The runtime as each version that files are for, newest first; of those with an equal part of their rules one."""
+    if not runtime.judged_as:
+        return [runtime]
+    oldest, newest = numbers_of(runtime.judged_as[0]), numbers_of(runtime.judged_as[-1])
+    starts = [since for since in sorted(RECORDS, reverse=True) if oldest < since < newest]
+    versions = (runtime.judged_as[-1], *(f"{major}.{minor}" for major, minor in starts), runtime.judged_as[0])
+    found, parts = list[Runtime](), list[object]()
+    for version in versions:
+        one = msgspec.structs.replace(runtime, judged_as=(version,))
+        own = part(rules_for(one))
+        if own not in parts:
+            found.append(one)
+            parts.append(own)
+    return found
 
 
 def rules_for(runtime: Runtime) -> Rules:
-    """The rules of a runtime on its processor."""
-    rules = rules_of(runtime.judged_as or runtime.version)
+    """The rules of a runtime on its processor; of several that files are for, the newest."""
+    rules = rules_of(runtime.judged_as[-1] if runtime.judged_as else runtime.version)
     if runtime.layout_block != WIDE_BLOCK:
         return rules
     packing = msgspec.structs.replace(rules.packing, in_arena=rules.packing.in_arena_wide)

@@ -33,14 +33,15 @@ class Runtime(msgspec.Struct, frozen=True):
     """A runtime as it is installed: its version, the `machine` as the system calls it, and how sessions are opened.
 
     `layout_block` is how many channels its blocked layout keeps together on this processor; 1 where it has no blocks.
-    `judged_as` is the version by whose rules files are judged, where they are for others (empty: this one).
+    `judged_as` are the oldest and the newest version that files are for (empty: this one): they are judged by the rules
+    of all between.
     """
 
     version: str
     machine: str
     layout_block: int
     options: SessionOptions = DEFAULT
-    judged_as: str = ""
+    judged_as: tuple[str, ...] = ()
 
     @property
     def processor(self) -> str:

@@ -22,7 +22,6 @@ import msgspec
 from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.orders import ranked_order
 from remat_cli.core.schedule.plan import Compute, Copy, Plan, Schedule, Step
-from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.segments import kept_instances
 from remat_cli.core.schedule.shared_session import Shared, origins
 from remat_cli.core.schedule.simulate import simulate
@@ -66,17 +65,14 @@ class OneSession:
             except InvalidSchedule:
                 return None
             if judged.schedule == session.shared.plan.schedule:
-                return None if _is_wasteful(self.shared.problem, judged) else judged
+                needed = {instance for reads in judged.reads for instance in reads}
+                needed |= kept_instances(self.shared.problem, judged)
+                runs = Counter(judged.schedule.op_ids())
+                steps = zip(judged.schedule.steps, judged.makes, strict=True)
+                again = (made for s, made in steps if isinstance(s, Compute) and runs[s.op] > 1)
+                return None if any(map(needed.isdisjoint, again)) else judged
             session = replace(session, shared=replace(self.shared, plan=judged))
         return None
-
-
-def _is_wasteful(problem: Problem, plan: Plan) -> bool:
-    """Whether an op is repeated for nobody."""
-    needed = {instance for reads in plan.reads for instance in reads} | kept_instances(problem, plan)
-    runs = Counter(plan.schedule.op_ids())
-    steps = zip(plan.schedule.steps, plan.makes, strict=True)
-    return any(isinstance(s, Compute) and runs[s.op] > 1 and needed.isdisjoint(made) for s, made in steps)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,11 @@ def newest(versions: Iterable[str]) -> str:
     return ".".join(map(str, max(numbers_of(version) for version in versions)))
 
 
+def ends_of(asked: RuntimeRange | None) -> tuple[str, ...]:
+    """The oldest and the newest of the versions that a file is asked for; none where none are named."""
+    return () if asked is None else (asked.oldest, newest_of(asked))
+
+
 def newest_of(asked: RuntimeRange | None) -> str:
     """The newest of the versions that a file is asked for; empty where none are named."""
     return "" if asked is None else asked.newest or TRIED_UP_TO

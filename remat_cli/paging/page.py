@@ -48,7 +48,12 @@ def plan_paging(
         ConfigError: the solver does not take the model.
     """
     if platform.spill is not None and platform.spill.memory == DISK:
-        platform = _with_weights_apart(platform)
+        # No less is fixed than weights and inputs are: one session packs weights of the same contents once, and that is
+        # what was measured; sessions pack each its own.
+        profile, graph = platform.profile, platform.graph
+        known = profile.fixed_bytes + platform.session_bytes.get(profile.memory, 0)
+        less = graph.weight_bytes + graph.input_bytes - known
+        platform = platform.with_session_bytes({profile.memory: less}) if less > 0 else platform
     search, question = request.search, ask(platform, request)
     asked = search.known_pager
     if reason := asked.supports(question.problem):
@@ -64,29 +69,12 @@ def plan_paging(
     if isinstance(paged, Paged) and paged.time_ns < without.time_ns:
         return replace(paged, without_paging_ns=without.time_ns)
     rest = search.within(search.limits.seconds - (time.monotonic() - begin))
-    return _recomputed_on(without, platform, request, rest, progress)
-
-
-def _recomputed_on(
-    first: OneModel, platform: Platform, request: CompileRequest, search: Search, progress: Progress
-) -> OneModel:
-    """A plan that pages nothing, searched on from the one that is known, where time is left and something to gain."""
-    is_settled = first.plan.time_ns <= first.answer.question.baseline.time_ns
-    if is_settled or search.limits.seconds < LEAST_SECONDS or progress.should_stop():
-        return first
-    again = _without_paging(first.prepared, platform, request, search, progress, first.plan.schedule)
-    return again if isinstance(again, OneModel) and again.time_ns < first.time_ns else first
-
-
-def _with_weights_apart(platform: Platform) -> Platform:
-    """The platform with no less fixed than weights and inputs are.
-
-    One session packs weights of the same contents once, and that is what was measured; sessions pack each its own.
-    """
-    profile, graph = platform.profile, platform.graph
-    known = profile.fixed_bytes + platform.session_bytes.get(profile.memory, 0)
-    less = graph.weight_bytes + graph.input_bytes - known
-    return platform.with_session_bytes({profile.memory: less}) if less > 0 else platform
+    # That which pages nothing, searched on from there, where time is left and something to gain.
+    is_settled = without.plan.time_ns <= without.answer.question.baseline.time_ns
+    if is_settled or rest.limits.seconds < LEAST_SECONDS or progress.should_stop():
+        return without
+    again = _without_paging(without.prepared, platform, request, rest, progress, without.plan.schedule)
+    return again if isinstance(again, OneModel) and again.time_ns < without.time_ns else without
 
 
 def _without_paging(

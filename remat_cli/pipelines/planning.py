@@ -164,7 +164,17 @@ def plan_pipeline(
             return found
         if len(ends) < most:
             break
-    return _shortage(laid, request)
+    # Why nothing fits, by the finest chain that can be looked at.
+    ends, is_whole = _finest(laid)
+    chain = laid.chain(ends)
+    layer, alone = neediest_layer(chain)
+    bound = _bounds(laid, request, None).memory_bytes
+    contiguous = least_bytes(chain, request.devices)
+    is_proved = bound > request.memory_bytes
+    is_impossible = is_proved or (request.method == "1f1b-star" and is_whole and contiguous > request.memory_bytes)
+    first = ends[layer - 1] if layer else 0
+    ends_of = laid.op_at(first), laid.op_at(ends[layer] - 1)
+    return PipelineShortage(bound if is_proved else contiguous, is_proved, *ends_of, alone, is_impossible)
 
 
 def _planned(
@@ -211,20 +221,6 @@ def _bounds(laid: LaidModel, request: PipelineRequest, method_ns: int | None) ->
     return PipelineBounds(least_ns, lower_bounds(chain, request.devices)[1] if is_whole else shared, method_ns)
 
 
-def _shortage(laid: LaidModel, request: PipelineRequest) -> PipelineShortage:
-    """Why nothing fits, by the finest chain that can be looked at."""
-    ends, is_whole = _finest(laid)
-    chain = laid.chain(ends)
-    layer, alone = neediest_layer(chain)
-    bound = _bounds(laid, request, None).memory_bytes
-    contiguous = least_bytes(chain, request.devices)
-    is_proved = bound > request.memory_bytes
-    is_impossible = is_proved or (request.method == "1f1b-star" and is_whole and contiguous > request.memory_bytes)
-    first = ends[layer - 1] if layer else 0
-    ends_of = laid.op_at(first), laid.op_at(ends[layer] - 1)
-    return PipelineShortage(bound if is_proved else contiguous, is_proved, *ends_of, alone, is_impossible)
-
-
 def write_pipeline(planned: PlannedPipeline, request: PipelineRequest, model: Path, folder: Path) -> PipelineFile:
     """Write every stage, its first state, and the schedule."""
     laid = planned.laid
@@ -237,8 +233,7 @@ def write_pipeline(planned: PlannedPipeline, request: PipelineRequest, model: Pa
     ):
         record = _record(laid, part, files, device)
         if pieces is not None:
-            record = _with_update(record, part, laid, pieces, (number, folder))
-            record = _with_first(record, first, number, folder)
+            record = _trained(record, pieces, first, number, folder)
         records.append(record)
     told = told_inputs(prepared.source.ir)
     if told:
@@ -300,30 +295,23 @@ def _record(laid: LaidModel, part: StageParts, files: tuple[SessionFile, Session
     )
 
 
-def _with_update(
-    record: StageFile, part: StageParts, laid: LaidModel, pieces: StepPieces, where: tuple[int, Path]
+def _trained(
+    record: StageFile, pieces: StepPieces, first: Mapping[str, np.ndarray], number: int, folder: Path
 ) -> StageFile:
-    """The stage with the slice of the step that updates its weights."""
-    number, folder = where
-    mine = [group for group in pieces.links.groups if group.gradients[0] in record.gradients]
-    if not mine:
-        return record
-    moved = (*sorted(name for group in mine for name in group.states), *pieces.links.shared)
-    model = update_model(pieces, moved)
-    file = f"stage_{number}.update.onnx"
-    (folder / file).write_bytes(model.SerializeToString(deterministic=True))
-    reads = tuple(value.name for value in model.graph.input)
-    makes = tuple(value.name for value in model.graph.output)
-    return msgspec.structs.replace(
-        record,
-        update=SessionFile(file, reads, makes),
-        states=tuple(dict.fromkeys((*record.states, *moved))),
-        next_of={state: pieces.next_of[state] for state in moved},
-    )
-
-
-def _with_first(record: StageFile, first: Mapping[str, np.ndarray], number: int, folder: Path) -> StageFile:
-    """The stage with a file of its first state."""
+    """The stage with the slice of the step that updates its weights, and with a file of its first state."""
+    if mine := [group for group in pieces.links.groups if group.gradients[0] in record.gradients]:
+        moved = (*sorted(name for group in mine for name in group.states), *pieces.links.shared)
+        model = update_model(pieces, moved)
+        file = f"stage_{number}.update.onnx"
+        (folder / file).write_bytes(model.SerializeToString(deterministic=True))
+        reads = tuple(value.name for value in model.graph.input)
+        makes = tuple(value.name for value in model.graph.output)
+        record = msgspec.structs.replace(
+            record,
+            update=SessionFile(file, reads, makes),
+            states=tuple(dict.fromkeys((*record.states, *moved))),
+            next_of={state: pieces.next_of[state] for state in moved},
+        )
     if missing := [name for name in record.states if name not in first]:
         raise ModelError(f"the step has no first value of '{missing[0]}': write it anew with `remat train`")
     if not record.states:

@@ -137,9 +137,19 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     @property
     def verdict_parts(self) -> ReportVerdict:
         """What the report says first, in its parts."""
-        if self.solution.peak_bytes is None:
-            return ReportVerdict(no_plan=_no_plan(self), is_open=self.solution.interrupted)
-        return verdict_of(self.needs, self.verification, self.asked, self.solution.overhead_percent)
+        solution = self.solution
+        if solution.peak_bytes is not None:
+            return verdict_of(self.needs, self.verification, self.asked, solution.overhead_percent)
+        if solution.interrupted:
+            why = f"interrupted before a plan was found {self.within}"
+        elif is_too_dear(solution):
+            why = f"no plan was found {self.within} that costs so little time as asked for"
+        elif solution.status == "infeasible":
+            why = f"proved impossible {self.within}"
+        else:
+            limit = self.asked.time_limit_seconds if self.asked.search_was_cut else None
+            why = f"no plan was found {self.within}{f': --time-limit {limit:g}s cut the search' if limit else ''}"
+        return ReportVerdict(no_plan=why, is_open=solution.interrupted)
 
     @property
     def exit_code(self) -> int:
@@ -257,20 +267,6 @@ def verdict_of(
         price=msgspec.structs.replace(
             price, measured_percent=measured_percent, noise=seen.noise_told, noise_percent=noise_percent
         ),
-    )
-
-
-def _no_plan(report: CompileReport) -> str:
-    """Why there is none, in a few words; the lines below say more."""
-    if report.solution.interrupted:
-        return f"interrupted before a plan was found {report.within}"
-    if is_too_dear(report.solution):
-        return f"no plan was found {report.within} that costs so little time as asked for"
-    if report.solution.status == "infeasible":
-        return f"proved impossible {report.within}"
-    limit, was_cut = report.asked.time_limit_seconds, report.asked.search_was_cut
-    return (
-        f"no plan was found {report.within}{f': --time-limit {limit:g}s cut the search' if limit and was_cut else ''}"
     )
 
 

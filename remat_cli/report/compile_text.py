@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.values.budget import describe_bytes
+from remat_cli.core.values.budget import describe_bytes, meant_share
 from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.report.compile import (
@@ -54,7 +54,12 @@ def compile_lines(report: OneModelReport, style: Style) -> list[str]:
         lines += [*_before_after(report, solution.peak_bytes, solution.time), ""]
         space = ", with these splits" if report.regions else ""
         space += ", for this peak" if report.budget == LEAST else ""
-        lines += [solver_line(solution, "time", space), _recompute_line(report), *split_lines(report.regions)]
+        repeated = "nothing is recomputed"
+        if solution.recomputed_ops:
+            repeated = f"{recomputed(report)}; {plural(report.gates, 'gate')} (small ops that keep the order)"
+        elif solution.peak_bytes < solution.baseline_peak_bytes:
+            repeated += f": {'splitting' if report.regions else 'another order'} is enough"
+        lines += [solver_line(solution, "time", space), repeated, *split_lines(report.regions)]
         lines += floor_lines(report.regions, solution)
         lines += obstacle_lines(report.split_obstacle, report.regions)
         lines += [f"{cut}: a longer one may lead to a better plan"] if (cut := _cut(report)) else []
@@ -70,15 +75,28 @@ def _short_lines(report: OneModelReport, style: Style) -> list[str]:
     solution = report.solution
     if solution.peak_bytes is None or solution.time is None:
         return refused_screen(report, _why_not_lines(report, style), style)
-    reference = "the model"
-    if report.verification is not None and report.verification.reference is not UNSET:
-        reference = report.verification.reference
+    seen, reference, source = report.verification, "the model", "by prediction"
+    was_bytes: int | None = solution.baseline_peak_bytes
+    held_bytes, time = solution.peak_bytes, f"{percent(solution.overhead_percent)} by prediction"
+    if seen is not None:
+        was_bytes, held_bytes, source = seen.original_default_session_peak_bytes, seen.bounded_bytes, "measured"
+        if seen.reference is not UNSET:
+            reference = seen.reference
+    if seen is None or seen.measured_overhead_percent is None:
+        time = f"{time}, not measured"
+    else:
+        noise = f" ({seen.noise_told})" if seen.noise_told and seen.failures else ""  # else the verdict says it
+        time = f"{percent(seen.measured_overhead_percent)} measured{noise}, {time}"
+    held = NOT_RUN if was_bytes is None else format_bytes(was_bytes)
+    repeated, in_tiles = solution.recomputed_ops or 0, sum(len(region.ops) for region in report.regions)
+    done = [f"{plural(in_tiles, 'op')} in tiles"] if in_tiles else []
+    done += [f"{plural(repeated, 'op')} run again"] if repeated else []
     rows = [
         *_process_rows(report),
-        ("tensors", _live_text(report, solution.peak_bytes)),
-        ("time", _time_text(report)),
-        outputs_row(report.verification, reference),
-        ("how", _how_text(report)),
+        ("tensors", f"{held} -> {format_bytes(held_bytes)} at one time, {source}"),
+        ("time", time),
+        outputs_row(seen, reference),
+        ("how", f"{', '.join(done) or 'another order of ops'}; {plural(report.ops, 'op')} in all, on {report.device}"),
     ]
     cut = _cut(report)
     cautions = [] if cut is None else [f"{cut}: a longer one may lead to a better plan"]
@@ -96,33 +114,6 @@ def _process_rows(report: OneModelReport) -> list[tuple[str, str]]:
         was_bytes = process.original.counted_bytes(with_mapped=process.with_mapped) + process.input_bytes
         text = f"{format_bytes(was_bytes)} -> {text}"
     return [("process", f"{text} at most, measured (loading, first and later runs)")]
-
-
-def _live_text(report: OneModelReport, peak_bytes: int) -> str:
-    """What tensors, weights and inputs among them, take at most at one time, before and after."""
-    seen, was_bytes = report.verification, report.solution.baseline_peak_bytes
-    if seen is None:
-        return f"{format_bytes(was_bytes)} -> {format_bytes(peak_bytes)} at one time, by prediction"
-    original_bytes = seen.original_default_session_peak_bytes
-    was = NOT_RUN if original_bytes is None else format_bytes(original_bytes)
-    return f"{was} -> {format_bytes(seen.bounded_bytes)} at one time, measured"
-
-
-def _time_text(report: OneModelReport) -> str:
-    """What a run takes more or less, measured where it was."""
-    seen, predicted = report.verification, f"{percent(report.solution.overhead_percent)} by prediction"
-    if seen is None or seen.measured_overhead_percent is None:
-        return f"{predicted}, not measured"
-    noise = f" ({seen.noise_told})" if seen.noise_told and seen.failures else ""  # else the verdict says it
-    return f"{percent(seen.measured_overhead_percent)} measured{noise}, {predicted}"
-
-
-def _how_text(report: OneModelReport) -> str:
-    """What was done to the model."""
-    repeated, in_tiles = report.solution.recomputed_ops or 0, sum(len(region.ops) for region in report.regions)
-    done = [f"{plural(in_tiles, 'op')} in tiles"] if in_tiles else []
-    done += [f"{plural(repeated, 'op')} run again"] if repeated else []
-    return f"{', '.join(done) or 'another order of ops'}; {plural(report.ops, 'op')} in all, on {report.device}"
 
 
 def _budget_line(report: OneModelReport) -> str:
@@ -165,15 +156,6 @@ def _change(after: int, before: int) -> float | None:
     return 100 * (after - before) / before if before else None
 
 
-def _recompute_line(report: OneModelReport) -> str:
-    if report.solution.recomputed_ops:
-        return f"{recomputed(report)}; {plural(report.gates, 'gate')} (small ops that keep the order)"
-    peak_bytes = report.solution.peak_bytes or 0
-    if peak_bytes >= report.solution.baseline_peak_bytes:
-        return "nothing is recomputed"
-    return f"nothing is recomputed: {'splitting' if report.regions else 'another order'} is enough"
-
-
 def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
     """Why there is no plan: the floor and who causes it, or the time limit."""
     solution, lines = report.solution, _reason_lines(report, style)
@@ -195,7 +177,13 @@ def _reason_lines(report: OneModelReport, style: Style) -> list[str]:
     if solution.interrupted or is_too_dear(solution):
         lines = no_verdict_lines(solution, style)
     elif solution.status == "infeasible":  # only a proof says that there is no plan
-        lines = _impossible_lines(solution, style)
+        verdict = f"impossible: no schedule of whole ops needs less than {style.size(solution.floor_bytes)}"
+        if solution.floor_bytes <= solution.budget_bytes:
+            verdict = "impossible: no schedule of whole ops stays within the budget"
+        lines = [style.paint(verdict, "bad") + ("" if style.is_short else f" (space {solution.space})")]
+        if solution.floor_with_splitting_bytes is not None:
+            least = style.size(solution.floor_with_splitting_bytes)
+            lines.append(f"with the best splits found, none needs less than {least}")
     else:
         lines = _not_found_lines(report, style)
     if known is not None:
@@ -210,6 +198,8 @@ def _why_not_lines(report: OneModelReport, style: Style) -> list[str]:
         split_floor = report.solution.floor_with_splitting_bytes  # of the model that the op is in
         least = format_bytes(report.solution.floor_bytes if split_floor is None else split_floor)
         lines.append(f"in the way is {report.blocking_op}: while it runs, {least} must be there, in any order of ops")
+    if (share := meant_share(report.budget)) is not None:
+        lines = [f"{report.budget} is that many bytes: a share is written --budget {share}", *lines]
     is_open = report.solution.interrupted or is_too_dear(report.solution)
     if not is_open and NEAREST_PROCESS not in report.solution.facts:
         lines.append("the least memory that can be had, and what it costs: the same command with --budget min")
@@ -226,18 +216,6 @@ def _plain_line(report: OneModelReport, style: Style) -> str:
         return f"without a plan the model needs {live}, and its process more"
     process = style.size(asked.process_bytes)
     return f"without a plan the process of the model needs {process} by prediction, with {live}"
-
-
-def _impossible_lines(solution: SolutionReport, style: Style) -> list[str]:
-    """What was proved to be too little."""
-    floor, split_floor = style.size(solution.floor_bytes), solution.floor_with_splitting_bytes
-    verdict = f"impossible: no schedule of whole ops needs less than {floor}"
-    if solution.floor_bytes <= solution.budget_bytes:
-        verdict = "impossible: no schedule of whole ops stays within the budget"
-    lines = [style.paint(verdict, "bad") + ("" if style.is_short else f" (space {solution.space})")]
-    if split_floor is not None:
-        lines.append(f"with the best splits found, none needs less than {style.size(split_floor)}")
-    return lines
 
 
 def _not_found_lines(report: OneModelReport, style: Style) -> list[str]:
@@ -316,9 +294,13 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
     corrected = None if first is UNSET or first == seen.predicted_peak_bytes else first
     original_bytes = seen.original_default_session_peak_bytes
     under = "" if seen.capped_run_bytes is None else f", with {style.size(seen.capped_run_bytes)}"
+    differ, error = "", seen.outputs_max_relative_error
+    if seen.outputs_close is not None:  # they need not be identical
+        differ = "" if error is None else f", largest relative difference {error:.1e}"
+        differ += f" ({'allowed' if seen.outputs_close else 'too large'})"
     rows = [
         *([["compared with", seen.reference]] if seen.reference is not UNSET else []),
-        ["outputs identical", yes[seen.outputs_identical] + _difference(seen)],
+        ["outputs identical", yes[seen.outputs_identical] + differ],
         ["order honoured", yes[seen.order_honoured]],
         ["live tensors, predicted", style.size(seen.predicted_peak_bytes)],
         ["live tensors, measured", style.size(seen.measured_peak_bytes)],
@@ -335,25 +317,9 @@ def verification_lines(seen: OneModelSeen, style: Style) -> list[str]:
             percent(seen.measured_overhead_percent) + (f" ({told})" if (told := seen.noise_told) else ""),
         ],
     ]
-    sizes = family_lines(seen.family) if seen.family else []
-    process = process_lines(seen.process) if seen.process else []
-    return (
-        lines
-        + columns(rows, "<<")
-        + sizes
-        + process
-        + learnt_lines(seen.learning)
-        + [f"  note: {note}" for note in seen.notes]
-    )
-
-
-def _difference(seen: OneModelSeen) -> str:
-    """By how much outputs differ that need not be identical."""
-    if seen.outputs_close is None:
-        return ""
-    error = seen.outputs_max_relative_error
-    size = "" if error is None else f", largest relative difference {error:.1e}"
-    return f"{size} ({'allowed' if seen.outputs_close else 'too large'})"
+    lines += columns(rows, "<<") + (family_lines(seen.family) if seen.family else [])
+    lines += process_lines(seen.process) if seen.process else []
+    return [*lines, *learnt_lines(seen.learning), *(f"  note: {note}" for note in seen.notes)]
 
 
 def _optional(label: str, count: int | None, style: Style) -> list[list[str]]:

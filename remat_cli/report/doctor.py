@@ -1,4 +1,4 @@
-"""What `doctor` found of the machine and of what is installed, and what to do next."""
+"""What `doctor` found of the machine and of what is installed, what `examples` copied, and what to do next."""
 
 from typing import Literal
 
@@ -64,3 +64,26 @@ class DoctorReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
             "",
             *(["what to do next:", *advice] if advice else ["all is well: remat compile MODEL --budget 80%"]),
         ]
+
+
+class ExamplesReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
+    """Which files were wanted in a folder, how many of them were written, and a model to begin with."""
+
+    folder: str
+    files: tuple[str, ...]
+    written: int
+    model: str
+
+    @property
+    def exit_code(self) -> int:
+        """They are all there."""
+        return EXIT_DONE
+
+    def lines(self, style: Style) -> list[str]:
+        """What is there now, and what to do with it; every file with `-v`."""
+        there = len(self.files) - self.written
+        kept = f", {there} were there already" if there else ""
+        lines = [f"{self.written} files written into {self.folder}{kept}"]
+        if not style.is_short:
+            lines += [f"  {name}" for name in self.files]
+        return [*lines, f"begin with: remat compile {self.model} --budget 80%"]

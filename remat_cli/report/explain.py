@@ -120,8 +120,29 @@ def working_set(graph: Graph, op: int, held: tuple[int, ...] = ()) -> tuple[Live
 
 def recomputes(graph: Graph, problem: Problem, plan: Plan) -> tuple[Recompute, ...]:
     """Every op that runs more than once, the costliest first."""
-    lives = lives_of(plan)
-    found = [_recompute(graph, problem, plan, (op, places), lives) for op, places in repeats(plan).items()]
+    lives, ids = lives_of(plan), tensor_ids(graph)
+    found = []
+    for op, places in repeats(plan).items():
+        # Explained by the gap in its results' lives that frees most.
+        spec = problem.ops[op]
+        _, tensor, dropped, again = max(
+            gaps_of(lives, spec.outputs, {step for step, _ in places[1:]}),
+            key=lambda gap: (problem.tensors[gap[1]].size_bytes, gap[3] - gap[2]),
+        )
+        freed = problem.tensors[tensor].size_bytes
+        held = plan.memory_bytes[0][dropped + 1 : again]
+        one = Recompute(
+            op=graph.ops[op].name,
+            op_type=graph.ops[op].op_type,
+            runs=len(places),
+            time=(spec.time_ns[0] or 0) * (len(places) - 1),
+            tensor=graph.tensors[ids[tensor]].name,
+            freed_bytes=freed,
+            dropped_after=dropped,
+            made_again_at=again,
+            peak_without_bytes=max(held, default=0) + freed,
+        )
+        found.append(one)
     return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
 
 
@@ -159,35 +180,6 @@ def gaps_of(
     return gaps
 
 
-def _recompute(
-    graph: Graph,
-    problem: Problem,
-    plan: Plan,
-    runs: tuple[int, list[tuple[int, int]]],
-    lives: dict[int, list[Instance]],
-) -> Recompute:
-    """Explain one repeated op by the gap in its results' lives that frees most."""
-    op, places = runs
-    spec = problem.ops[op]
-    _, tensor, dropped, again = max(
-        gaps_of(lives, spec.outputs, {step for step, _ in places[1:]}),
-        key=lambda gap: (problem.tensors[gap[1]].size_bytes, gap[3] - gap[2]),
-    )
-    freed = problem.tensors[tensor].size_bytes
-    held = plan.memory_bytes[0][dropped + 1 : again]
-    return Recompute(
-        op=graph.ops[op].name,
-        op_type=graph.ops[op].op_type,
-        runs=len(places),
-        time=(spec.time_ns[0] or 0) * (len(places) - 1),
-        tensor=graph.tensors[tensor_ids(graph)[tensor]].name,
-        freed_bytes=freed,
-        dropped_after=dropped,
-        made_again_at=again,
-        peak_without_bytes=max(held, default=0) + freed,
-    )
-
-
 def live_tensor_lines(tensors: Sequence[LiveTensor], style: Style) -> list[str]:
     """A table of tensors: bytes, type, shape, name and producer."""
     rows = [
@@ -207,7 +199,20 @@ def live_tensor_lines(tensors: Sequence[LiveTensor], style: Style) -> list[str]:
 
 def recompute_lines(recomputes: Sequence[Recompute]) -> list[str]:
     """One line per recomputed op: its cost, where it runs, and what that frees or saves."""
-    rows = [[f"+{duration(r.time)}", _typed(r), _places(r), _why(r)] for r in recomputes[:MOST_ROWS]]
+    rows = []
+    for one in recomputes[:MOST_ROWS]:
+        op = shorten(one.op, 40) if has_own_type(one) else f"{shorten(one.op, 28)} ({one.op_type})"
+        names, freed = one.devices, format_bytes(one.freed_bytes)
+        if len(set(names)) > 1:
+            where = "on " + ", then ".join(shorten(name, 16) for name in names)
+        else:
+            where = f"on {names[0]}, {one.runs} times" if names else f"{one.runs} runs"
+        steps = f"from step {one.dropped_after + 1} to {one.made_again_at - 1}"
+        if one.memory is None:
+            why = f"frees {freed} {steps}, which would need {format_bytes(one.peak_without_bytes)}"
+        else:
+            why = f"frees {freed} in {one.memory} {steps}" if one.freed_bytes else "nothing is freed: it saves a copy"
+        rows.append([f"+{duration(one.time)}", op, where, why])
     left = len(recomputes) - MOST_ROWS
     return columns(rows, "><<<") + ([f"  and {plural(left, 'more op')}"] if left > 0 else [])
 
@@ -215,32 +220,6 @@ def recompute_lines(recomputes: Sequence[Recompute]) -> list[str]:
 def has_own_type(recompute: Recompute) -> bool:
     """Whether the name of an op has its type, as names of modules do."""
     return recompute.op.endswith(f"({recompute.op_type})")
-
-
-def _typed(recompute: Recompute) -> str:
-    """An op with its type, in not much room."""
-    if has_own_type(recompute):
-        return shorten(recompute.op, 40)
-    return f"{shorten(recompute.op, 28)} ({recompute.op_type})"
-
-
-def _places(recompute: Recompute) -> str:
-    """How often it runs and, with several devices, where: one name where it is always the same."""
-    names = recompute.devices
-    if len(set(names)) <= 1:
-        return f"on {names[0]}, {recompute.runs} times" if names else f"{recompute.runs} runs"
-    return "on " + ", then ".join(shorten(name, 16) for name in names)
-
-
-def _why(recompute: Recompute) -> str:
-    """What it frees, and what would be needed without it."""
-    steps = f"from step {recompute.dropped_after + 1} to {recompute.made_again_at - 1}"
-    if recompute.memory is None:
-        needed = format_bytes(recompute.peak_without_bytes)
-        return f"frees {format_bytes(recompute.freed_bytes)} {steps}, which would need {needed}"
-    if not recompute.freed_bytes:
-        return "nothing is freed: it saves a copy"
-    return f"frees {format_bytes(recompute.freed_bytes)} in {recompute.memory} {steps}"
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,62 +69,6 @@ def seen_lines(seen: FileVerification, style: Style) -> list[str]:
         left = [NAMES[each.measure] for each in seen.promises if each.kept is None]
         more = f"; not checked: {', '.join(left)}" if left else ""
         lines = [style.paint("the file keeps its promises", "good") + runtime + more]
-    lines += columns(_rows(seen), "<<")
-    lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
-    return [*lines, *(f"  note: {note}" for note in seen.notes)]
-
-
-def file_verdict(seen: FileVerification) -> ReportVerdict:
-    """What the report says first."""
-    need, is_measured = _need(seen)
-    return ReportVerdict(
-        needs=() if need is None else (need,),
-        is_measured=is_measured,
-        broken=seen.failures,
-        warned=seen.warned,
-        bits="same bits" if seen.outputs_identical else "other outputs",
-        price=Price(predicted_percent=None, measured_percent=seen.measured_overhead_percent, is_looked_up=False),
-    )
-
-
-def _need(seen: FileVerification) -> tuple[Need | None, bool]:
-    """What is needed of what the file's budget bounds, and whether it was measured; None: the file has none."""
-    if seen.process_promise.budget_bytes is not None:
-        # The same of a budget on the process.
-        needed_bytes, is_measured = seen.needed_bytes, seen.needed_bytes is not None
-        needed_bytes = needed_bytes if is_measured else seen.predicted_needed_bytes
-        if needed_bytes is None:
-            return None, False
-        need = Need(
-            needed_bytes=needed_bytes,
-            budget_bytes=seen.process_promise.budget_bytes,
-            bounds="process",
-            original_bytes=seen.original_needed_bytes,
-        )
-        return need, is_measured
-    found = (seen.measured_peak_bytes, None if seen.is_portable else seen.measured_peak_default_session_bytes)
-    measured = [each for each in found if each is not None]
-    needed_bytes = max(measured, default=seen.predicted_peak_bytes)
-    if seen.budget_bytes is None or needed_bytes is None:
-        return None, True
-    need = Need(
-        needed_bytes=needed_bytes,
-        budget_bytes=seen.budget_bytes,
-        original_bytes=seen.original_default_session_peak_bytes,
-    )
-    return need, bool(measured)
-
-
-NAMES = {
-    "outputs": "outputs",
-    "order": "order",
-    "live": "live tensors",
-    "default_session": "an ordinary session",
-    "process": "the process",
-}
-
-
-def _rows(seen: FileVerification) -> list[list[str]]:
     # The budget that the user gave, and what a budget on the process was measured to be used for.
     budget_bytes = seen.process_promise.budget_bytes
     if budget_bytes is None:
@@ -136,17 +80,62 @@ def _rows(seen: FileVerification) -> list[list[str]]:
             ["budget of the file", f"{_bytes(budget_bytes)}, {WHERE['process']}, mapped pages {mapped}"],
             ["the process needs", f"{_bytes(seen.needed_bytes)}, inputs included"],
         ]
-    return [
-        *([["compared with", seen.reference]] if seen.reference else []),
-        ["outputs identical", YES[seen.outputs_identical]],
-        ["order honoured", YES[seen.order_honoured]],
-        ["live tensors, predicted", _bytes(seen.predicted_peak_bytes)],
-        ["live tensors, measured", _bytes(seen.measured_peak_bytes)],
-        *budget_rows,
-        ["default session, original", _bytes(seen.original_default_session_peak_bytes)],
-        ["default session, this model", _bytes(seen.measured_peak_default_session_bytes)],
-        ["time, measured", percent(seen.measured_overhead_percent)],
-    ]
+    lines += columns(
+        [
+            *([["compared with", seen.reference]] if seen.reference else []),
+            ["outputs identical", YES[seen.outputs_identical]],
+            ["order honoured", YES[seen.order_honoured]],
+            ["live tensors, predicted", _bytes(seen.predicted_peak_bytes)],
+            ["live tensors, measured", _bytes(seen.measured_peak_bytes)],
+            *budget_rows,
+            ["default session, original", _bytes(seen.original_default_session_peak_bytes)],
+            ["default session, this model", _bytes(seen.measured_peak_default_session_bytes)],
+            ["time, measured", percent(seen.measured_overhead_percent)],
+        ],
+        "<<",
+    )
+    lines += pair_lines(seen.process.original, seen.process.rewritten) if seen.process is not None else []
+    return [*lines, *(f"  note: {note}" for note in seen.notes)]
+
+
+def file_verdict(seen: FileVerification) -> ReportVerdict:
+    """What the report says first."""
+    is_process = seen.process_promise.budget_bytes is not None
+    if is_process:
+        budget_bytes, original_bytes = seen.process_promise.budget_bytes, seen.original_needed_bytes
+        found, predicted_bytes = [seen.needed_bytes], seen.predicted_needed_bytes
+    else:
+        budget_bytes, original_bytes = seen.budget_bytes, seen.original_default_session_peak_bytes
+        found, predicted_bytes = [seen.measured_peak_bytes], seen.predicted_peak_bytes
+        found += [] if seen.is_portable else [seen.measured_peak_default_session_bytes]
+    measured = [each for each in found if each is not None]
+    needed_bytes = max(measured, default=predicted_bytes)
+    needs: tuple[Need, ...] = ()
+    if budget_bytes is not None and needed_bytes is not None:
+        need = Need(
+            needed_bytes=needed_bytes,
+            budget_bytes=budget_bytes,
+            bounds="process" if is_process else "live",
+            original_bytes=original_bytes,
+        )
+        needs = (need,)
+    return ReportVerdict(
+        needs=needs,
+        is_measured=bool(measured) if needs else not is_process,
+        broken=seen.failures,
+        warned=seen.warned,
+        bits="same bits" if seen.outputs_identical else "other outputs",
+        price=Price(predicted_percent=None, measured_percent=seen.measured_overhead_percent, is_looked_up=False),
+    )
+
+
+NAMES = {
+    "outputs": "outputs",
+    "order": "order",
+    "live": "live tensors",
+    "default_session": "an ordinary session",
+    "process": "the process",
+}
 
 
 def _bytes(count: int | None) -> str:

@@ -270,7 +270,11 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     lines = [] if report.verdict is None else [inspect_verdict(report).line(style)]
     # Peak, floor, budget and bound, each in bytes and a readable unit.
     rows = [["peak", style.size(report.peak_bytes)], ["fixed", style.size(report.fixed_bytes)]]
-    rows += _floor_rows(report, style)
+    split_floor = report.floor_with_splitting_bytes
+    whole = "floor of whole ops" if report.regions or split_floor is not None else "floor"
+    cause = f", caused by {report.blocking_op}" if report.blocking_op else ""
+    rows += [[whole, f"{style.size(report.floor_bytes)}: no order of ops needs less{cause}"]]
+    rows += [] if split_floor is None else [["floor with splitting", style.size(split_floor)]]
     if report.baseline_peak_bytes is not None:
         rows += [["original peak", style.size(report.baseline_peak_bytes)]]
     if report.time is not None:
@@ -283,9 +287,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         rows += [["budget", f"{text}{style.size(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
     figures = columns(rows, "<<")
     lines += [style.paint(report.path, "strong") + f"  ({report.kind}, {where})", *figures, ""]
-    lines += memory_chart(
-        report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=_rules(report), bands=_bands(report), style=style
-    )
+    lines += _chart(report, style)
     if report.peak_op is not None:
         lines += ["", f"alive at the peak, step {report.peak_step} ({report.peak_op}):"]
         lines += live_tensor_lines(report.alive, style) + few_bits_lines(report.few_bits)
@@ -299,15 +301,6 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
         lines += ["", *forecast_lines(report.process, report.runs)]
     lines += learnt_lines(Learning(report.learnt, report.rounds_of_learning, report.room_bytes))
     return lines + ladder_lines(report) + closing_lines(report, style)
-
-
-def _floor_rows(report: InspectReport, style: Style) -> list[list[str]]:
-    """The floor of whole ops and, where it is known, that with splitting."""
-    whole = f"{style.size(report.floor_bytes)}: no order of ops needs less"
-    whole += f", caused by {report.blocking_op}" if report.blocking_op else ""
-    if report.floor_with_splitting_bytes is None:
-        return [["floor of whole ops" if report.regions else "floor", whole]]
-    return [["floor of whole ops", whole], ["floor with splitting", style.size(report.floor_with_splitting_bytes)]]
 
 
 HUNDREDTH = 2**20 / 100  # of a MiB
@@ -354,29 +347,27 @@ def ladder_lines(report: InspectReport) -> list[str]:
         for step in report.ladder
     ]
     least_bytes = min(step.budget_bytes for step in report.ladder)
-    ends = [f"no way is known below {format_bytes(least_bytes)}"]
+    end = f"below {format_bytes(least_bytes)} no way is known"
     if report.floor_bytes:
-        ends.append(f"proved impossible below {format_bytes(report.floor_bytes)} with whole ops")
+        tiles = "ops in tiles go that far, " if least_bytes < report.floor_bytes else ""
+        end += f"; {tiles}whole ops alone need at least {format_bytes(report.floor_bytes)}, as is proved"
     wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
     way = f"  for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
-    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {', '.join(ends)}", way]
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {end}", way]
 
 
-def _rules(report: InspectReport) -> list[ChartRule]:
+def _chart(report: InspectReport, style: Style) -> list[str]:
+    """Memory over time, beside what bounds it; each region that runs in tiles is marked by its number in the table."""
     is_live = report.asked.process_budget_bytes is None
     rules = [] if report.budget_bytes is None or not is_live else [ChartRule("budget", report.budget_bytes)]
     if report.baseline_peak_bytes is not None:
         rules.append(ChartRule("original peak", report.baseline_peak_bytes, "faint"))
-    return rules
-
-
-def _bands(report: InspectReport) -> list[Band]:
-    """Where each region runs, under its number in the table."""
-    return [
+    bands = [
         Band(str(number), *run, f"{'would run' if region.is_estimate else 'runs'} in tiles, numbered as below")
         for number, region in enumerate(report.regions, 1)
         for run in region.steps
     ]
+    return memory_chart(report.memory_bytes, fixed_bytes=report.fixed_bytes, rules=rules, bands=bands, style=style)
 
 
 def closing_lines(report: InspectReport, style: Style) -> list[str]:

@@ -2,7 +2,7 @@
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.values.budget import describe_bytes
-from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSeen, RunsForecast
+from remat_cli.core.values.resident import ProcessMemory, ProcessSeen, RunsForecast
 from remat_cli.report.style import columns, percent, shorten
 
 
@@ -19,7 +19,18 @@ def process_lines(seen: ProcessSeen) -> list[str]:
     lines = columns(rows, "<>>>>")
     if seen.budget_bytes is not None:
         lines.append(f"the process needs {describe_bytes(seen.needed_bytes)}, inputs included")
-    return lines + (_limited_lines(seen.limited) if seen.limited is not None else [])
+    if (limited := seen.limited) is not None:
+        # Both under one limit of the operating system; where that tells nothing of either, so it says.
+        fate = {True: f"runs {limited.runs} times", False: "dies"}
+        ended = f" ({shorten(limited.ended, MOST_CHARACTERS)})" if limited.ended and not limited.original else ""
+        size = f"a hard limit of {format_bytes(limited.limit_bytes)} ({limited.kind})"
+        if limited.ours or limited.original:
+            told_fates = f"this model {fate[limited.ours]}, the original {fate[limited.original]}"
+            lines.append(f"under {size} {told_fates}{ended}")
+        else:
+            counted = COUNTS.get(limited.kind, "")
+            lines.append(f"{size} showed nothing: neither model runs under it{counted}{ended}")
+    return lines
 
 
 def pair_lines(original: ProcessMemory, rewritten: ProcessMemory) -> list[str]:
@@ -46,17 +57,6 @@ def _figures(memory: ProcessMemory) -> tuple[int, ...]:
         memory.later_runs_bytes,
         memory.mapped_bytes,
     )
-
-
-def _limited_lines(limited: LimitedRuns) -> list[str]:
-    """What became of both under one limit of the operating system; where that tells nothing of either, so it says."""
-    fate = {True: f"runs {limited.runs} times", False: "dies"}
-    ended = f" ({shorten(limited.ended, MOST_CHARACTERS)})" if limited.ended and not limited.original else ""
-    size = f"a hard limit of {format_bytes(limited.limit_bytes)} ({limited.kind})"
-    if not limited.ours and not limited.original:
-        return [f"{size} showed nothing: neither model runs under it{COUNTS.get(limited.kind, '')}{ended}"]
-    where = f"under {size}"
-    return [f"{where} this model {fate[limited.ours]}, the original {fate[limited.original]}{ended}"]
 
 
 def forecast_lines(memory: ProcessMemory, runs: RunsForecast) -> list[str]:

@@ -48,7 +48,13 @@ class ProfileReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
                 share = f"{100 * cost.time_ns / total:.1f} %" if total else ""
                 workspace = "unknown" if profile.is_opaque and profile.provenance.measured else None
                 rows.append([name, duration(cost.time_ns), share, workspace or format_bytes(cost.workspace_bytes)])
-            lines += [*columns(rows, "<>>>"), *_unsupported_lines(profile, style)]
+            lines += columns(rows, "<>>>")
+            if profile.unsupported:
+                lines.append(style.paint(f"  cannot run {plural(len(profile.unsupported), 'op')}:", "warn"))
+            for reason, count in Counter(op.reason for op in profile.unsupported).items():
+                first = next(op.name for op in profile.unsupported if op.reason == reason)
+                more = f" and {count - 1} more" if count > 1 else ""
+                lines.append(f"    {shorten(first, 40)}{more}: {reason}")
         if len(self.profiles) > 1:
             lines += ["", *_side_by_side_lines(self.profiles)]
         if self.links:
@@ -77,18 +83,6 @@ def _how_line(profile: Profile, came: Provenance) -> str:
     how = "each op in a session of its own, workspace not observable, " if profile.is_opaque else ""
     call = f"; a session on it costs {duration(profile.call_ns)} more" if profile.call_ns else ""
     return f"  {how}least of {plural(came.runs, 'run')} after {plural(came.warmups, 'warm-up')}{median}{call}"
-
-
-def _unsupported_lines(profile: Profile, style: Style) -> list[str]:
-    """What the device cannot run: one line per reason."""
-    if not profile.unsupported:
-        return []
-    lines = [style.paint(f"  cannot run {plural(len(profile.unsupported), 'op')}:", "warn")]
-    for reason, count in Counter(op.reason for op in profile.unsupported).items():
-        first = next(op.name for op in profile.unsupported if op.reason == reason)
-        more = f" and {count - 1} more" if count > 1 else ""
-        lines.append(f"    {shorten(first, 40)}{more}: {reason}")
-    return lines
 
 
 def _side_by_side_lines(profiles: Sequence[Profile]) -> list[str]:

@@ -104,14 +104,14 @@ class RunReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
         """Time and memory, planned beside measured, and what does not hold."""
         sessions = sum(device.sessions for device in self.devices)
         heading = style.paint(self.plan, "strong") + f"  {plural(sessions, 'session')}, {plural(self.repeat, 'run')}"
-        rows = [TIMES, *(_device_row(d) for d in self.devices if d.sessions), *map(_link_row, self.links)]
-        if (pages := self.pages) is not None:
-            moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
-            rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
-            rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
-        rows.append(_row("whole run", self.planned_ns, self.measured_min_ns, _spread(self)))
-        time_table = columns(rows, "<>>><")
-        lines = [heading, "", *time_table, "", *columns([BYTES, *map(_memory_row, self.memories)], "<>>>><")]
+        memories: list[tuple[str, ...]] = [BYTES]
+        for memory in self.memories:
+            change = memory.measured_peak_bytes - memory.planned_peak_bytes
+            measured = ("at least " if memory.is_hidden else "") + format_bytes(memory.measured_peak_bytes)
+            sizes = (format_bytes(memory.budget_bytes), format_bytes(memory.planned_peak_bytes), measured)
+            fate = "" if memory.is_within_budget else "over budget"
+            memories.append((memory.memory, *sizes, f"{change:+,} bytes" if change else "none", fate))
+        lines = [heading, "", *_time_table(self), "", *columns(memories, "<>>>><")]
         # What was not measured, and what does not hold here.
         hidden = [memory.memory for memory in self.memories if memory.is_hidden]
         note = f"a device on memory {', '.join(hidden)} does not tell what it holds while it computes"
@@ -227,35 +227,26 @@ def _total(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in spans)
 
 
-def _spread(report: RunReport) -> str:
-    """The median, and that copies hide behind computes."""
+def _time_table(report: RunReport) -> list[str]:
+    """What devices, links and pages took, planned beside measured, and the whole run."""
+    rows: list[tuple[str, ...]] = [TIMES]
+    for device in report.devices:
+        if device.sessions:
+            count = f"{plural(device.sessions, 'session')}, {plural(device.ops, 'op')}"
+            rows.append(_row(device.device, device.planned_ns, device.measured_ns, count))
+    for link in report.links:
+        moved = f"{'1 copy' if link.copies == 1 else f'{link.copies} copies'}, {format_bytes(link.size_bytes)}"
+        rows.append(_row(f"{link.source} -> {link.target}", link.planned_ns, link.measured_ns, moved))
+    if (pages := report.pages) is not None:
+        moved = f"{plural(pages.moves, 'transfer')}, {format_bytes(pages.size_bytes)}, beside sessions"
+        rows.append(_row("pages", pages.planned_ns, pages.measured_ns, moved))
+        rows.append(_row("stalls", pages.planned_stall_ns, pages.measured_stall_ns, ""))
     beside = ", copies beside computes" if report.is_overlapped and report.links else ""
-    return f"median {duration(report.measured_median_ns)}{beside}"
-
-
-def _device_row(device: RanDevice) -> tuple[str, ...]:
-    count = f"{plural(device.sessions, 'session')}, {plural(device.ops, 'op')}"
-    return _row(device.device, device.planned_ns, device.measured_ns, count)
-
-
-def _link_row(link: RanLink) -> tuple[str, ...]:
-    count = "1 copy" if link.copies == 1 else f"{link.copies} copies"
-    name = f"{link.source} -> {link.target}"
-    return _row(name, link.planned_ns, link.measured_ns, f"{count}, {format_bytes(link.size_bytes)}")
+    spread = f"median {duration(report.measured_median_ns)}{beside}"
+    rows.append(_row("whole run", report.planned_ns, report.measured_min_ns, spread))
+    return columns(rows, "<>>><")
 
 
 def _row(name: str, planned_ns: int, measured_ns: int, note: str) -> tuple[str, ...]:
     change = percent(100 * (measured_ns - planned_ns) / planned_ns) if planned_ns else ""
     return (name, duration(planned_ns), duration(measured_ns), change, note)
-
-
-def _memory_row(memory: RanMemory) -> tuple[str, ...]:
-    change = memory.measured_peak_bytes - memory.planned_peak_bytes
-    return (
-        memory.memory,
-        format_bytes(memory.budget_bytes),
-        format_bytes(memory.planned_peak_bytes),
-        ("at least " if memory.is_hidden else "") + format_bytes(memory.measured_peak_bytes),
-        f"{change:+,} bytes" if change else "none",
-        "" if memory.is_within_budget else "over budget",
-    )

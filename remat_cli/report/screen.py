@@ -37,9 +37,15 @@ def compile_screen(report: CompileReport, figures: Sequence[Row], cautions: Sequ
     lines += [style.paint(f"not kept: {failure}", "bad") for failure in failures[1:]]  # the first is in the verdict
     if report.failed_output is not None:
         lines.append(style.paint(f"nothing was delivered; the failed model is kept as {report.failed_output}", "bad"))
-    warnings = _warnings(report, cautions)
-    room = MOST_LINES - len(lines) - len(told)
-    lines += [style.paint(f"warning: {line}", "warn") for line in _fitting(warnings, room)]
+    # Warnings and what weakens a proof; not how the proof was made, nor what the verdict says already.
+    notes, on_checks = ((), ()) if seen is None else (seen.notes, seen.how_checked)
+    warned = [line for line in report.warnings if line not in notes]
+    weak = [line for line in notes if line not in on_checks]
+    warnings = list(dict.fromkeys([*cautions, *warned, *weak]))
+    room = max(1, MOST_LINES - len(lines) - len(told))
+    if len(warnings) > room:
+        warnings[room - 1 :] = [f"{plural(len(warnings) - room + 1, 'warning')} more: {ALL}"]
+    lines += [style.paint(f"warning: {line}", "warn") for line in warnings]
     return [*lines, *told]
 
 
@@ -63,21 +69,3 @@ def outputs_row(seen: Verification | None, reference: str) -> Row:
     else:
         same = f"NOT those of {reference}"
     return "outputs", f"{same}; ONNX Runtime {seen.runtime_version}"
-
-
-def _warnings(report: CompileReport, cautions: Sequence[str]) -> list[str]:
-    """Warnings and what weakens a proof; not how the proof was made, nor what the verdict says already."""
-    seen = report.verification
-    notes = () if seen is None else seen.notes
-    on_checks = () if seen is None else seen.how_checked
-    told = [line for line in report.warnings if line not in notes]
-    weak = [line for line in notes if line not in on_checks]
-    return list(dict.fromkeys([*cautions, *told, *weak]))
-
-
-def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """As many as there is room for, at least one; where some are left out, the last says how many."""
-    room = max(room, 1)
-    if len(lines) <= room:
-        return list(lines)
-    return [*lines[: room - 1], f"{plural(len(lines) - room + 1, 'warning')} more: {ALL}"]

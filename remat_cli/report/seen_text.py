@@ -26,28 +26,20 @@ def family_lines(seen: FamilySeen) -> list[str]:
     most, same = seen.largest, sum(run.outputs_identical is True for run in seen.runs)
     original_bytes = most.original_peak_bytes
     original = "cannot be run here" if original_bytes is None else format_bytes(original_bytes)
-    lines = [
-        f"  other sizes: {len(seen.runs)} run in one session, outputs identical at {same} of them",
-        *_compared_lines(seen),
+    lines = [f"  other sizes: {len(seen.runs)} run in one session, outputs identical at {same} of them"]
+    if any(run.compared_with != "original" for run in seen.runs):
+        words = {"original": "with the original", "twin": "with other tiles", None: "with nothing"}
+        for compared_with, words_told in words.items():
+            sizes = [told(run.sizes) for run in seen.runs if run.compared_with == compared_with]
+            if sizes:
+                lines.append(f"    compared {words_told:<17} at {'; '.join(sizes)}")
+    lines.append(
         f"    most held for runs        {format_bytes(most.peak_bytes)} at {told(most.sizes)} "
-        f"(promised {format_bytes(seen.promised_bytes)}, the original {original})",
-    ]
+        f"(promised {format_bytes(seen.promised_bytes)}, the original {original})"
+    )
     if seen.resident_bytes is not None and seen.resident_at_largest_bytes is not None:
         lines.append(
             f"    resident after all sizes  {format_bytes(seen.resident_bytes)}, "
             f"after the largest alone {format_bytes(seen.resident_at_largest_bytes)}"
         )
-    return lines
-
-
-def _compared_lines(seen: FamilySeen) -> list[str]:
-    """Which sizes were compared with what, where it is not the original at all of them."""
-    if all(run.compared_with == "original" for run in seen.runs):
-        return []
-    words = {"original": "with the original", "twin": "with other tiles", None: "with nothing"}
-    lines = []
-    for compared_with, words_told in words.items():
-        sizes = [told(run.sizes) for run in seen.runs if run.compared_with == compared_with]
-        if sizes:
-            lines.append(f"    compared {words_told:<17} at {'; '.join(sizes)}")
     return lines

@@ -40,7 +40,7 @@ from remat_cli.onnx_io.write.save import has_data_file, save
 from remat_cli.report.compile import CompileReport
 from remat_cli.runtime.sessions.loading import shapes_at_load
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
-from remat_cli.runtime.verify.gated import SeenGated, gated_job, see_gated
+from remat_cli.runtime.verify.gated import gated_job, see_gated
 from remat_cli.runtime.verify.likeness import likeness
 
 DEVICE_HELPERS = ("Reshape", "Gather", "Cast")
@@ -113,22 +113,20 @@ class Gating:
             seen = see_gated(gated_job(path, spec, prepared.feeds, prepared.conditions.custom_ops))
         except RuntimeFailure as error:
             return GatedModel(None, reason=str(error))
-        reason = self._broken(rewritten, seen)
+        reason, steps = "", set(rewritten.step_ops)
+        if tuple(name for name in seen.ran if name in steps) != rewritten.step_ops:
+            reason = "a session did not run it in the plan's order"
+        elif away := sorted(steps - set(seen.on_device)):
+            reason = f"op '{away[0]}' did not run on {spec.name}"
+        else:
+            settings = SessionSettings(custom_ops=prepared.conditions.custom_ops)
+            expected = run_profiled(prepared.reference_path, prepared.feeds, settings).outputs
+            if not likeness(expected, seen.arrays).are_close:
+                reason = "its outputs are too far from the CPU's"
         if not reason and sorted(seen.copied_bytes) != sorted(gated.copied_bytes):
             copies = ", ".join(map(format_bytes, seen.copied_bytes)) or "nothing"
             reason = f"the runtime copies other values than planned: {copies}"
         return GatedModel(None, reason=reason) if reason else gated
-
-    def _broken(self, rewritten: Rewritten, seen: SeenGated) -> str:
-        """What a session did not keep of order, place and outputs."""
-        steps = set(rewritten.step_ops)
-        if tuple(name for name in seen.ran if name in steps) != rewritten.step_ops:
-            return "a session did not run it in the plan's order"
-        if away := sorted(steps - set(seen.on_device)):
-            return f"op '{away[0]}' did not run on {self.platform.specs[0].name}"
-        settings = SessionSettings(custom_ops=self.prepared.conditions.custom_ops)
-        expected = run_profiled(self.prepared.reference_path, self.prepared.feeds, settings).outputs
-        return "" if likeness(expected, seen.arrays).are_close else "its outputs are too far from the CPU's"
 
     @property
     def _ops(self) -> tuple[int, ...]:

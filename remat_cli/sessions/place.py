@@ -99,7 +99,17 @@ class _Placing:
 
     def plan(self, question: BudgetQuestion) -> Sessions | Refused:
         """The best plan found, cut; on one device if that is better than what was found on several."""
-        singles = self._singles(question)
+        # The best plan that uses one device only, for each; none where it cannot run every op.
+        names = [profile.device for profile in self.platform.profiles]
+        apart = replace(self.search.share(SINGLE_SHARE / len(names)), solver=make_solver(AUTO))
+        given = input_ops(self.platform.graph, question.problem)
+        singles = {}
+        for device, device_name in enumerate(names):
+            only = _only(question.problem, device, given)
+            if only is None:
+                singles[device_name] = unsolved(question, apart)
+            else:
+                singles[device_name] = answer(replace(question, problem=only), apart, aside(self.progress))
         times = {name: found.plan.time_ns if found.plan else None for name, found in singles.items()}
         ranked = sorted(times.items(), key=lambda item: (item[1] is None, item[1] or 0))
         plans = (found.plan for found in singles.values() if found.plan is not None)
@@ -155,20 +165,6 @@ class _Placing:
         search = self.search.within(max(LEAST_SECONDS, self.search.clock.left / 2))
         found = answer(apart, search, self.progress)
         return None if found.plan is None else _judged(first, self.platform, found.plan.schedule)
-
-    def _singles(self, question: BudgetQuestion) -> Mapping[str, BudgetAnswer]:
-        """The best plan that uses one device only, for each by name; none where it cannot run every op."""
-        names = [profile.device for profile in self.platform.profiles]
-        alone = replace(self.search.share(SINGLE_SHARE / len(names)), solver=make_solver(AUTO))
-        given = input_ops(self.platform.graph, question.problem)
-        answers = {}
-        for device, name in enumerate(names):
-            only = _only(question.problem, device, given)
-            if only is None:
-                answers[name] = unsolved(question, alone)
-            else:
-                answers[name] = answer(replace(question, problem=only), alone, aside(self.progress))
-        return answers
 
 
 def _judged_on(planned: Sessions, schedule: Schedule) -> Sessions | None:

@@ -91,7 +91,12 @@ def read_device(file: Path) -> DeviceSpec:
     if provider is None:
         given = f", not '{values['provider']}'" if values.get("provider") else ", and none is given"
         raise ConfigError(f"device file {file}: provider must be one of {', '.join(PROVIDERS)}{given}")
-    values = {"name": file.stem, **values, "links": _links(values.get("links"), file)}
+    links = [] if values.get("links") is None else values["links"]
+    if not isinstance(links, list) or not all(isinstance(link, dict) for link in links):
+        raise ConfigError(f"device file {file}: links must be a list, each with `to` and `bytes_per_second`")
+    for link in links:
+        _check_keys(link, LinkSpec, f"device file {file}, links")
+    values = {"name": file.stem, **values, "links": links}
     options = values.get("options")
     if options is not None and not isinstance(options, dict):
         raise ConfigError(f"device file {file}: options must map names to values")
@@ -184,16 +189,6 @@ def _check_keys(values: Mapping[str, Any], kind: type[msgspec.Struct], where: st
     for key in values:
         if key not in known:
             raise ConfigError(f"{where}: unknown key '{key}'{suggest(key, known)}")
-
-
-def _links(value: object, file: Path) -> list[dict[str, Any]]:
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(link, dict) for link in value):
-        raise ConfigError(f"device file {file}: links must be a list, each with `to` and `bytes_per_second`")
-    for link in value:
-        _check_keys(link, LinkSpec, f"device file {file}, links")
-    return value
 
 
 def _check_values(spec: DeviceSpec, file: Path) -> None:

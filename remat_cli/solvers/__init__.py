@@ -130,8 +130,15 @@ class _Recorder:
     def report(self, schedule: Schedule | None, bound_ns: int | None) -> None:
         """Take a reported incumbent or bound; only improvements are recorded."""
         improved = False
-        if schedule is not None:
-            plan = self._checked(schedule)
+        if schedule is not None and (self.best is None or schedule is not self.best.schedule):
+            try:
+                plan = self.judge(self.problem, schedule)
+            except InvalidSchedule as error:
+                raise BrokenSolver(f"{self.name}: illegal schedule: {error}") from error
+            for memory, peak in zip(self.problem.memories, plan.peak_bytes, strict=True):
+                if peak > memory.budget_bytes:
+                    above = f"above the budget of {memory.budget_bytes} on {memory.name}"
+                    raise BrokenSolver(f"{self.name}: peak {peak} bytes {above}")
             if self.best is None or plan.time_ns < self.best.time_ns:
                 self.best, improved = plan, True
         if bound_ns is not None and (self.bound_ns is None or bound_ns > self.bound_ns):
@@ -140,19 +147,6 @@ class _Recorder:
             seconds = time.monotonic() - self.limits.started
             self.trace.append(Improvement(seconds, self.best.time_ns if self.best else None, self.bound_ns))
             self.limits.report(self.best.schedule if self.best else None, self.bound_ns)
-
-    def _checked(self, schedule: Schedule) -> Plan:
-        if self.best is not None and schedule is self.best.schedule:
-            return self.best
-        try:
-            plan = self.judge(self.problem, schedule)
-        except InvalidSchedule as error:
-            raise BrokenSolver(f"{self.name}: illegal schedule: {error}") from error
-        for memory, peak in zip(self.problem.memories, plan.peak_bytes, strict=True):
-            if peak > memory.budget_bytes:
-                above = f"above the budget of {memory.budget_bytes} on {memory.name}"
-                raise BrokenSolver(f"{self.name}: peak {peak} bytes {above}")
-        return plan
 
 
 def solve(
@@ -188,20 +182,15 @@ def run_solver(problem: Problem, solver: Solver, limits: Limits, start: Schedule
         solution = solver.solve(problem, replace(limits, report=recorder.report, judge=recorder.judge), start)
     recorder.report(solution.schedule, solution.bound_ns)
     if recorder.best is None and solution.status is Status.NOT_FOUND:
-        solution = _without_plan(problem, solution, limits)
+        from remat_cli.solvers.floor.proof import impossible
+
+        # A moment's proof may show that there is none.
+        proof = impossible(problem, Limits(seconds=PROOF_SECONDS, should_stop=limits.should_stop))
+        if proof is not None:
+            solution = replace(solution, status=Status.INFEASIBLE, space="free", bound_ns=None, floor=proof)
     known = ProvedFloor(floor.bytes[0], () if floor.ops[0] is None else (floor.ops[0],))
     is_raised = solution.floor is not None and solution.floor.bytes > known.bytes
     return _result(solver, solution, recorder, solution.floor if solution.floor and is_raised else known)
-
-
-def _without_plan(problem: Problem, solution: Solution, limits: Limits) -> Solution:
-    """What a solver says that found no plan; INFEASIBLE if a moment's proof shows that there is none."""
-    from remat_cli.solvers.floor.proof import impossible
-
-    proof = impossible(problem, Limits(seconds=PROOF_SECONDS, should_stop=limits.should_stop))
-    if proof is None:
-        return solution
-    return replace(solution, status=Status.INFEASIBLE, space="free", bound_ns=None, floor=proof)
 
 
 def _result(solver: Solver, solution: Solution, recorder: _Recorder, floor: ProvedFloor) -> SolverRun:

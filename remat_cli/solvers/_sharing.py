@@ -94,8 +94,7 @@ def condense(problem: Problem) -> Condensed:
         merger.place(op)
     groups = merger.groups()
     class_of = _storage_classes(problem, groups, merger.views)
-    phases = tuple(_phase_of(problem, [op for op in members if op not in merger.views]) for members in groups)
-    merged = _merged_problem(problem, groups, class_of, phases)
+    merged = _merged_problem(problem, groups, class_of, merger.views)
     in_place = _sources_left(problem, merged, groups, class_of)
     return Condensed(problem, merged, groups, frozenset(merger.views), False, in_place)
 
@@ -157,19 +156,24 @@ class _Merger:
         """Put one op into the group of an earlier op, or let it lead its own."""
         spec, tensors = self.problem.ops[op], self.problem.tensors
         if (
-            len(spec.inputs) != 1
-            or spec.workspace_bytes[0] > 0
-            or any(tensors[t].view_of is None or tensors[t].kept for t in spec.outputs)
+            len(spec.inputs) == 1
+            and spec.workspace_bytes[0] <= 0
+            and all(tensors[t].view_of is not None and not tensors[t].kept for t in spec.outputs)
         ):
-            leader = None
-        else:
-            leader = self.leader_of[tensors[spec.inputs[0]].producer]
-        if leader is not None:
             self.views.add(op)
-        else:
-            leader = self._overwritten_leader(op)
-            self.last_group = op if leader is None else leader
-        self.leader_of[op] = op if leader is None else leader
+            self.leader_of[op] = self.leader_of[tensors[spec.inputs[0]].producer]
+            return
+        overwrites = (
+            len(spec.outputs) == 1
+            and not tensors[spec.outputs[0]].kept
+            and any(
+                self._only_reader(op, source) and self.leader_of[tensors[source].producer] == self.last_group
+                for source, _ in spec.in_place
+            )
+        )
+        if not overwrites:
+            self.last_group = op
+        self.leader_of[op] = self.last_group
 
     def groups(self) -> Groups:
         """Members of each group, leader first, groups in the order of their leaders."""
@@ -177,15 +181,6 @@ class _Merger:
         for op, leader in self.leader_of.items():
             members.setdefault(leader, []).append(op)
         return tuple(tuple(members[leader]) for leader in sorted(members))
-
-    def _overwritten_leader(self, op: int) -> int | None:
-        spec, tensors = self.problem.ops[op], self.problem.tensors
-        if len(spec.outputs) != 1 or tensors[spec.outputs[0]].kept:
-            return None
-        for source, _ in spec.in_place:
-            if self._only_reader(op, source) and self.leader_of[tensors[source].producer] == self.last_group:
-                return self.last_group
-        return None
 
     def _only_reader(self, op: int, source: int) -> bool:
         """Whether nothing but `op` reads the storage of `source`, apart from the views between."""
@@ -199,18 +194,12 @@ class _Merger:
             op, source = producer, self.problem.ops[producer].inputs[0]
 
 
-def _phase_of(problem: Problem, members: list[int]) -> Phase:
-    """The leader's phase, or that of the backward op or update that overwrites the only result of a forward leader.
+def _merged_problem(problem: Problem, groups: Groups, class_of: list[int], views: set[int]) -> Problem:
+    """One op per group, one tensor per storage.
 
-    Nothing forward reads such a result: the group is there for the backward part alone.
+    A group has the phase of its leader, or that of the backward op or update that overwrites the only result of a
+    forward leader: nothing forward reads such a result, so the group is there for the backward part alone.
     """
-    leader, *others = (problem.ops[op] for op in members)
-    late = [spec.phase for spec in others if spec.phase in LATE_PHASES]
-    return late[0] if late and leader.phase not in LATE_PHASES and len(leader.outputs) == 1 else leader.phase
-
-
-def _merged_problem(problem: Problem, groups: Groups, class_of: list[int], phases: tuple[Phase, ...]) -> Problem:
-    """One op per group, one tensor per storage."""
     kept = {class_of[t] for t, spec in enumerate(problem.tensors) if spec.kept}
     ops: list[OpSpec] = []
     tensors: list[TensorSpec] = []
@@ -221,6 +210,9 @@ def _merged_problem(problem: Problem, groups: Groups, class_of: list[int], phase
             new_id[root] = len(tensors)
             tensors.append(TensorSpec(problem.tensors[root].size_bytes, index, kept=root in kept))
         read = dict.fromkeys(class_of[t] for op in members for t in problem.ops[op].inputs)
+        leader, *others = (problem.ops[op] for op in members if op not in views)
+        late = [spec.phase for spec in others if spec.phase in LATE_PHASES]
+        is_late = late and leader.phase not in LATE_PHASES and len(leader.outputs) == 1
         ops.append(
             OpSpec(
                 inputs=tuple(new_id[root] for root in read if root not in made),
@@ -228,7 +220,7 @@ def _merged_problem(problem: Problem, groups: Groups, class_of: list[int], phase
                 time_ns=(sum(problem.ops[op].time_ns[0] or 0 for op in members),),
                 workspace_bytes=(max(problem.ops[op].workspace_bytes[0] for op in members),),
                 repeatable=all(problem.ops[op].repeatable for op in members),
-                phase=phases[index],
+                phase=late[0] if is_late else leader.phase,
             )
         )
     return msgspec.structs.replace(problem, ops=tuple(ops), tensors=tuple(tensors))

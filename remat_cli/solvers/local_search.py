@@ -152,16 +152,18 @@ class _Search:
         track = make_track(self.net, self.free_bytes, self.limits.seed, is_pinned=False)
         greedy_starts(track, (), self.options.orders)
         work = self.clock.chunk(chunk_work(self.net), 40)
-        search_order(track, work, 6, lambda: self._order_share(track) > 0.2 or self.limits.is_over)
+
+        def is_over() -> bool:
+            share = self.clock.share_used()
+            if self.limits.work is not None:
+                share = (self.clock.work + track.work) / max(1, self.limits.work)
+            return share > 0.2 or self.limits.is_over
+
+        search_order(track, work, 6, is_over)
         self.clock.work += track.work
         self.best.offer(self._expand(track.ops))
         for other in self.tracks[1:] or self.tracks:
             other.begin(track.ops)
-
-    def _order_share(self, track: Track) -> float:
-        if self.limits.work is not None:
-            return (self.clock.work + track.work) / max(1, self.limits.work)
-        return self.clock.share_used()
 
     def _round(self) -> None:
         """A chunk of search on each track, in parallel when there are workers; then compare."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 import msgspec
@@ -16,7 +17,7 @@ from remat_cli.solvers.base import Limits, Reason, Solution, Solver, Status
 from remat_cli.solvers.bounds.devices import improving_device_bounds
 from remat_cli.solvers.placing.exact import solve_exact
 from remat_cli.solvers.placing.session import Knowledge
-from remat_cli.solvers.placing.starts import Home, lift, make_home, plain_starts, relaxed_problem, single_problem
+from remat_cli.solvers.placing.starts import lift, make_home, plain_starts, relaxed_problem, single_problem
 from remat_cli.solvers.placing.state import make_net
 from remat_cli.solvers.placing.tracks import PlacementTrack, chunk_evaluations, make_track
 
@@ -138,7 +139,7 @@ class _Session:
                 if not self.known.should_end() and (
                     self.known.best_ns is None or problem.baseline_time_ns < self.known.best_ns
                 ):
-                    self._solve_below(problem, part, problem is relaxed)
+                    self._solve_below("auto", problem, partial(lift, self.problem, problem), part, problem is relaxed)
         elif len(self.problem.ops) <= self.options.exact_ops:
             # A tenth of what is left, or so many seconds if that is less.
             self._improve(min(0.1, FIRST_SECONDS / max(1e-9, self.limits.seconds_left)))
@@ -165,46 +166,27 @@ class _Session:
             if self.known.should_end():
                 return
             if working_set_floor(home.problem).bytes[0] <= home.problem.memories[0].budget_bytes:
-                self._solve_at_home(home)
+                self._solve_below("local-search", home.problem, home.lift, HOME_SHARE, False)
 
-    def _solve_at_home(self, home: Home) -> None:
-        def report(schedule: Schedule | None, _: int | None) -> None:
-            self._take_lifted(home.lift, schedule)
-
-        limits = self.known.part(HOME_SHARE, report)
-        solution = _make("local-search").solve(home.problem, limits, None)
-        self.known.work += limits.work or 0
-        self._take_lifted(home.lift, solution.schedule)
-        self._pool_lifted(home.lift, solution.schedule)
-
-    def _solve_below(self, problem: Problem, share: float, has_bounds: bool) -> None:
+    def _solve_below(self, solver: str, problem: Problem, place: Place, share: float, has_bounds: bool) -> None:
         """Solve a one-device problem and place what comes of it."""
 
         def report(schedule: Schedule | None, bound_ns: int | None) -> None:
-            self._take_lifted(place, schedule)
+            placed = None if schedule is None else place(schedule)
+            if placed is not None:
+                self.known.offer(placed)
             if bound_ns is not None and has_bounds:
                 self.known.raise_bound(bound_ns)
 
-        def place(schedule: Schedule) -> Schedule | None:
-            return lift(self.problem, problem, schedule)
-
         limits = self.known.part(share, report)
-        solution = _make("auto").solve(problem, limits, None)
+        solution = _make(solver).solve(problem, limits, None)
         self.known.work += limits.work or 0
         report(solution.schedule, solution.bound_ns)
-        self._pool_lifted(place, solution.schedule)
-        if solution.status is Status.INFEASIBLE and has_bounds and solution.space in (self.limits.space, "free"):
-            self.known.raise_bound(None)
-
-    def _take_lifted(self, place: Place, schedule: Schedule | None) -> None:
-        placed = None if schedule is None else place(schedule)
-        if placed is not None:
-            self.known.offer(placed)
-
-    def _pool_lifted(self, place: Place, schedule: Schedule | None) -> None:
-        placed = None if schedule is None else place(schedule)
+        placed = None if solution.schedule is None else place(solution.schedule)
         if placed is not None:
             self.pool.insert(0, placed)
+        if solution.status is Status.INFEASIBLE and has_bounds and solution.space in (self.limits.space, "free"):
+            self.known.raise_bound(None)
 
     def _raise_bounds(self, share: float) -> None:
         """Better and better bounds until told to stop."""

@@ -183,11 +183,17 @@ class _Session:
 
     def _improve(self, order: Order, share: float, turn: int = 0) -> None:
         """Local search in this order, from `next_start` or the best plan, with a new seed each turn."""
+        from remat_cli.solvers import make_solver
+
         self._begin_turn()
         start, self.next_start = self.next_start, None
         limits = self._member_limits(share)
         limits = replace(limits, seed=self.limits.seed + turn, order=order)
-        self._run_member("local-search", {}, limits, self.best if start is None else start)
+        began = time.monotonic()
+        solution = make_solver("local-search").solve(self.problem, limits, self.best if start is None else start)
+        if solution.schedule is not None:
+            self._take(solution.schedule, None)
+        self.facts["local-search"] = solution.facts | {"seconds": time.monotonic() - began}
 
     def _finish(self, share: float) -> None:
         """CP-SAT on parts of the best plan, or of the one nearest to the budget."""
@@ -201,15 +207,6 @@ class _Session:
         if near is not None:
             self.next_start = near
         self.facts["windows"] = self.finisher.facts
-
-    def _run_member(self, name: str, options: dict[str, Any], limits: Limits, start: Schedule | None) -> None:
-        from remat_cli.solvers import make_solver
-
-        began = time.monotonic()
-        solution = make_solver(name, options).solve(self.problem, limits, start)
-        if solution.schedule is not None:
-            self._take(solution.schedule, None)
-        self.facts[name] = solution.facts | {"seconds": time.monotonic() - began}
 
     def _member_limits(self, share: float = 1.0) -> Limits:
         """A share of what is left, with reports and stops by way of the session."""
@@ -273,13 +270,10 @@ class _Session:
     def _should_end(self) -> bool:
         """Whether all members of the portfolio should end."""
         is_over = self.finished.is_set() or self.limits.should_stop()
-        return is_over or self._is_closed() or self._is_stale(self.options.proof)
-
-    def _is_closed(self) -> bool:
-        """Whether the proof is complete: infeasible, or the gap is small enough."""
-        if self.is_impossible or self.best_ns is None:
-            return self.is_impossible
-        return self.best_ns - self.bound_ns <= self.limits.gap * self.problem.baseline_time_ns
+        # A proof is complete: infeasible, or the gap is small enough.
+        allowed = self.limits.gap * self.problem.baseline_time_ns
+        is_closed = self.is_impossible or (self.best_ns is not None and self.best_ns - self.bound_ns <= allowed)
+        return is_over or is_closed or self._is_stale(self.options.proof)
 
     def _is_stale(self, patience: float, since: float = 0.0) -> bool:
         """Whether nothing has improved, nor since then, for so long that more of the same is unlikely to pay."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnxruntime as ort
 import pytest
 
-from bench.drawn.measure import KINDS
+from bench.drawn.measure import KINDS, code_state
 from bench.drawn.report import is_kept, is_late, table
 
 SEEDS = range(4)
@@ -47,12 +49,22 @@ def test_the_page_counts_what_kept_its_promises_and_tells_the_others():
     rows = [row(), row(seed=4, exit_code=4, reason="too large"), row(kind="torch", wrong_bits=["batch=2"])]
     rows += [row(kind="torch", seed=5, above_promise=["batch=4 (9 of 8 bytes)"]), row(kind="torch", search_seconds=39)]
     text = "\n".join(table(rows))
-    assert "| old | 2 of 200 | 1 | 0 | 0 | 0 | 1 no plan found |" in text
-    assert "| torch | 3 of 200 | 1 | 1 | 1 | 1 |  |" in text
-    assert "- old 4 (tf; batch=1..4): no plan found; too large" in text
-    assert "- torch 3 (tf; batch=1..4): compiled; other bits at batch=2" in text
+    assert "| old | older, unsaid | 2 of 200 | 1 | 0 | 0 | 0 | 1 no plan found |" in text
+    assert "| torch | older, unsaid | 3 of 200 | 1 | 1 | 1 | 1 |  |" in text
+    assert "- old 4 (tf; batch=1..4; code: older, unsaid): no plan found; too large" in text
+    assert "- torch 3 (tf; batch=1..4; code: older, unsaid): compiled; other bits at batch=2" in text
     assert "compiled; more than promised at batch=4 (9 of 8 bytes)" in text
     assert "compiled; 39 s of search" in text
+
+
+def test_rows_are_counted_apart_by_the_code_that_they_are_of():
+    text = "\n".join(table([row(), row(seed=4, code="2026-01-02 03:04 abc"), row(seed=5, code="2026-01-02 03:04 abc")]))
+    assert "| old | older, unsaid | 1 of 200 | 1 |" in text
+    assert "| old | 2026-01-02 03:04 abc | 2 of 200 | 2 |" in text
+
+
+def test_rows_say_the_commit_that_is_measured():
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d [0-9a-f]{7,}\+?", code_state())
 
 
 def test_a_search_may_take_a_tenth_and_five_seconds_more():

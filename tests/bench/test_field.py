@@ -15,7 +15,7 @@ from bench.field import measure, places
 from bench.field.feeds import files, largest, packed
 from bench.field.places import Place
 from bench.field.programs import PROGRAMS, Program
-from bench.field.report import AS_IT_IS, BENCH, HALF, NAMES, README, is_broken, table, way, with_table
+from bench.field.report import AS_IT_IS, BENCH, HALF, NAMES, SUMMARY, is_broken, table, way, with_table
 
 MIB = 2**20
 FIELD = ROOT / "bench" / "field"
@@ -172,18 +172,18 @@ def test_ways_to_call_are_told():
     assert way(other) == "arena off, parallel, model given as bytes, 1 thread"
 
 
-def test_the_readme_has_the_best_row_of_each_large_process():
+def test_the_summary_has_the_best_row_of_each_large_process():
     rows = [plain(), plain(B, 150), compiled(), compiled(peak=180, ask="min"), compiled(B, 120, 150)]
-    text = with_table(README.read_text(), rows)
+    text = with_table(SUMMARY.read_text(), rows)
     assert with_table(text, rows) == text
     assert f"| {A} | {PROGRAMS[0].does} | 200 MiB | 80 MiB | +2 % | default |" in text
     assert f"| {B} |" not in text
 
 
-def test_page_and_readme_are_those_of_the_rows():
+def test_page_and_summary_are_those_of_the_rows():
     if BENCH.page_path.exists():
         assert BENCH.table(BENCH.rows()) == BENCH.page_path.read_text()
-        assert with_table(README.read_text(), BENCH.rows()) == README.read_text()
+        assert with_table(SUMMARY.read_text(), BENCH.rows()) == SUMMARY.read_text()
 
 
 def test_each_program_can_be_driven():

@@ -18,8 +18,8 @@ from bench.real.report import (
     END,
     LIVE_FIGURES,
     ORIGINAL,
-    README,
     ROWS,
+    SUMMARY,
     best_rows,
     best_svg,
     live_bytes,
@@ -89,14 +89,14 @@ def test_a_page_has_every_row_and_every_reason(tmp_path):
     assert "- net at 25%: stopped, 55 s: " in text
     path = tmp_path / "real.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}old\n{END}after\n")
-    files = ["--results", str(path), "--picture", str(tmp_path / "real.svg"), "--readme", str(readme)]
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"before\n{BEGIN}old\n{END}after\n")
+    files = ["--results", str(path), "--picture", str(tmp_path / "real.svg"), "--into", str(page)]
     assert CliRunner().invoke(report, files).exit_code == 0
-    assert "| net | 60 MiB | 30 MiB | 160 MiB | 80 MiB | +4 % |" in readme.read_text()
-    assert readme.read_text().startswith(f"before\n{BEGIN}\n| model |")
-    assert readme.read_text().endswith(f"|\n\n{END}after\n")
-    assert with_best_rows(readme.read_text(), rows) == readme.read_text()
+    assert "| net | 60 MiB | 30 MiB | 160 MiB | 80 MiB | +4 % |" in page.read_text()
+    assert page.read_text().startswith(f"before\n{BEGIN}\n| model |")
+    assert page.read_text().endswith(f"|\n\n{END}after\n")
+    assert with_best_rows(page.read_text(), rows) == page.read_text()
     assert (tmp_path / "real.md").read_text() == text
     assert (tmp_path / "real.svg").read_bytes() == best_svg(rows)
     assert "Without a verified plan" not in markdown([original(), row()])
@@ -125,8 +125,8 @@ def test_the_picture_has_the_smallest_fast_row_of_each_model():
     assert [(a["model"], live_bytes(b)) for a, b in best_rows(rows)] == [("net", 10 * MIB), ("big", 30 * MIB)]
 
 
-def test_the_readme_has_the_rows_that_are_here():
-    assert with_best_rows(README.read_text(), read_rows(ROWS)) == README.read_text()
+def test_the_summary_has_the_rows_that_are_here():
+    assert with_best_rows(SUMMARY.read_text(), read_rows(ROWS)) == SUMMARY.read_text()
 
 
 @pytest.fixture

@@ -73,6 +73,17 @@ def test_with_a_budget_the_step_is_compiled_and_verified(net, capsys):
     assert phases == {"forward", "backward", "update"}
 
 
+@pytest.mark.parametrize(("flags", "mode"), [(("--verify", "fast"), "fast"), (("--no-verify",), None)])
+def test_how_the_compiled_step_is_verified_is_said_as_for_compile(net, capsys, flags, mode):
+    words = ("train", net, *ENTROPY, "--batch", 8, "--budget", "90%", "--time-limit", "1s")
+    verification = report(capsys, *words, *flags)["compiled"]["verification"]
+    if mode is None:
+        assert verification is None
+    else:
+        assert verification["outputs_identical"]
+        assert verification["capped_run_ok"] is None
+
+
 def test_a_step_without_its_state_file_is_refused(net, capsys):
     report(capsys, "train", net, *ENTROPY, "--batch", 8)
     Path("digits.train.state.npz").unlink()

@@ -18,7 +18,7 @@ from remat_cli.compiling.search import splitter as splitter_stage
 from remat_cli.compiling.search.loop import SplitTask, SplitTrial
 from remat_cli.compiling.search.loops import LoopCandidate, Loops
 from remat_cli.compiling.search.rungs import ladder_of
-from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, without_splits
+from remat_cli.compiling.search.splitter import MADE_BY_RUNTIME, plan_split, without_splits
 from remat_cli.compiling.search.tensor_cap import CapSearch
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search
@@ -96,6 +96,18 @@ def test_once_time_is_over_only_what_no_split_gets_around_is_told(monkeypatch, o
     found = without_splits(looking)
     assert found.obstacle == told
     assert found.answer.run.status is (Status.INFEASIBLE if told else Status.NOT_FOUND)
+
+
+def test_splits_are_not_searched_for_where_outputs_alone_are_too_much(monkeypatch):
+    looking, searched = tiles(Status.INFEASIBLE, FINAL, silent()), []
+    monkeypatch.setattr(splitter_stage, "fit_budget", searched.append)
+    kept = SimpleNamespace(name="y", producer=None, size_bytes=looking.free_bytes + 1, kept=True)
+    looking.task.whole.prepared.graph = SimpleNamespace(tensors=(kept,), ops=())
+    assert plan_split(looking).obstacle == FINAL.text
+    assert not searched
+    kept.size_bytes -= 1
+    assert plan_split(looking).obstacle == FINAL.text
+    assert searched == [looking]
 
 
 @pytest.mark.parametrize("status", [Status.INFEASIBLE, Status.NOT_FOUND])

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 import remat_cli
 from remat_cli.base.errors import ConfigError
-from remat_cli.core.values.budget import WHOLE, AskedBudget, Budget, describe_bytes, parse_budget, parse_share, resolve
+from remat_cli.core.values.budget import (
+    WHOLE,
+    AskedBudget,
+    Budget,
+    describe_bytes,
+    meant_share,
+    parse_budget,
+    parse_share,
+    resolve,
+)
 
 PACKAGE = Path(remat_cli.__file__).parent
 SIZES = {"": 1, "MiB": 2**20, "GB": 10**9, "K": 2**10, "kb": 10**3, "B": 1}
@@ -189,3 +198,10 @@ def test_what_was_probably_meant_is_named(text, meant):
     with pytest.raises(ConfigError, match="is not a budget") as told:
         parse_budget(text)
     assert (f"did you mean {meant}?" in str(told.value)) is (meant is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("80", "80%"), ("100", "100%"), ("101", None), ("80B", None), ("0.8", None)]
+)
+def test_few_bytes_without_a_unit_were_meant_as_a_share(text, share):
+    assert meant_share(text) == share

@@ -27,7 +27,7 @@ from remat_cli.onnx_io.read.default_order import default_order, priority_order
 from remat_cli.onnx_io.read.to_graph import known_kind, to_graph
 from remat_cli.ort_rules.arena import Arena
 from remat_cli.ort_rules.arena_copies import arena_copy_bytes
-from remat_cli.ort_rules.forecast import Judged, predict_sessions
+from remat_cli.ort_rules.forecast import FileFacts, Forecast, Judged, predict, predict_sessions
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, load_forecast
 from remat_cli.ort_rules.records import RECORDS, RULES_1_31, Rules, rules_for, rules_of
 from remat_cli.ort_rules.requests import Request
@@ -174,6 +174,20 @@ def waiting_model(path: Path) -> Path:
     return save_model(path / "waiting.onnx", nodes, [value("x", FLOAT, (512, 512))], untyped("y"), weights)
 
 
+def two_dead_model(path: Path) -> Path:
+    """Two large tensors of one shape die, one after the other, before the next of it: the older is freed at once."""
+    node = helper.make_node
+    nodes = [
+        node("CumSum", ["x", "axis"], ["a"], name="a"),
+        node("CumSum", ["a", "axis"], ["b"], name="b"),
+        node("ReduceMax", ["b"], ["r"], name="r"),
+        node("Expand", ["r", "large"], ["c"], name="c"),
+        node("ReduceMin", ["c"], ["y"], name="y"),
+    ]
+    weights = [weight(n, np.array(v, np.int64)) for n, v in (("axis", 0), ("large", [512, 512]))]
+    return save_model(path / "two.onnx", nodes, [value("x", FLOAT, (512, 512))], untyped("y"), weights)
+
+
 def judged(model: Path, found: Observation) -> Judged:
     """The model as the judge sees it."""
     graph = to_graph(ir.load(model), found.types)
@@ -183,22 +197,26 @@ def judged(model: Path, found: Observation) -> Judged:
     return Judged(graph, plan, 0, tuple(known_kind(tensor, shapes) for tensor in graph.tensors))
 
 
-def in_sessions(path: Path, settings: SessionSettings) -> tuple[object, object]:
-    """Live bytes of the model above, step by step, by prediction and by counters."""
-    model = waiting_model(path)
+def in_sessions(model: Path, settings: SessionSettings) -> tuple[object, object]:
+    """Live bytes of a model, step by step, by prediction and by counters."""
     found = run_profiled(model, FED, settings)
     said = predict_sessions(judged(model, found), HERE)
     return (said.exact if settings.exact else said.default_session).live_bytes, found.live_bytes
 
 
 def dead_buffers_are_kept(path: Path) -> tuple[object, object]:
-    said, done = in_sessions(path, DEFAULT)
-    assert said != in_sessions(path, EXACT)[0]
+    model = waiting_model(path)
+    said, done = in_sessions(model, DEFAULT)
+    assert said != in_sessions(model, EXACT)[0]
     return said, done
 
 
+def the_last_that_died_is_kept(path: Path) -> tuple[object, object]:
+    return in_sessions(two_dead_model(path), DEFAULT)
+
+
 def every_buffer_is_freed(path: Path) -> tuple[object, object]:
-    return in_sessions(path, EXACT)
+    return in_sessions(waiting_model(path), EXACT)
 
 
 def later_runs_take_a_block(path: Path) -> tuple[object, object]:
@@ -363,6 +381,7 @@ CASES: dict[str, Case] = {
     "packing.in_arena": copies_in_the_arena,
     "exact": every_buffer_is_freed,
     "reuse: dead buffers": dead_buffers_are_kept,
+    "reuse: the last that died": the_last_that_died_is_kept,
     "arena: the block of later runs": later_runs_take_a_block,
     "order: default": order_of_default_sessions,
     "order: priority-based": order_of_exact_sessions,
@@ -418,3 +437,36 @@ def test_a_record_that_is_wrong_fails_with_its_rule(monkeypatch, tmp_path):
     monkeypatch.setattr("tests.ort_rules.test_records.RULES", wrong)
     with pytest.raises(AssertionError, match=r"arena.unit_bytes"):
         test_the_runtime_does_what_its_record_says("arena.unit_bytes", tmp_path)
+
+
+@pytest.mark.parametrize("unit_bytes", [64, 4096])
+def test_what_is_for_several_versions_is_judged_by_all_of_them(unit_bytes, monkeypatch, tmp_path):
+    """Whatever a newer record differs in, and in which direction: no version holds more than is promised."""
+    if numbers_of(ort.__version__) < numbers_of(COUNTERS_FROM):
+        pytest.skip(f"ONNX Runtime {ort.__version__} does not say what lived in a run")
+    other = msgspec.structs.replace(
+        RULES_1_31,
+        arena=msgspec.structs.replace(RULES_1_31.arena, unit_bytes=unit_bytes),
+        loading=msgspec.structs.replace(RULES_1_31.loading, op_bytes=RULES_1_31.loading.op_bytes - unit_bytes),
+    )
+    monkeypatch.setattr("remat_cli.ort_rules.records.RECORDS", {(1, 20): RULES_1_31, (1, 40): other})
+    model = waiting_model(tmp_path)
+    plan = judged(model, run_profiled(model, FED, EXACT))
+    weights = tuple(LoadedWeight(each.size_bytes) for each in plan.graph.weights)
+
+    def figures(*judged_as: str) -> dict[str, int]:
+        runtime = msgspec.structs.replace(HERE, judged_as=judged_as)
+        found = predict(plan, FileFacts(weights, is_mapped=False, is_primed=False), runtime)
+        return {name: value for part in _parts(found) for name, value in part.items()}
+
+    older, newer, both = figures("1.31"), figures("1.40"), figures("1.31", "1.40")
+    assert any(older[name] > newer[name] for name in both)
+    assert any(older[name] < newer[name] for name in both) == (unit_bytes > RULES_1_31.arena.unit_bytes)
+    assert all(both[name] >= max(older[name], newer[name]) for name in both)
+    assert both["block_bytes"] == max(older["block_bytes"], newer["block_bytes"])
+
+
+def _parts(found: Forecast) -> tuple[dict[str, int], ...]:
+    runs = {name: getattr(found.runs, name) for name in ("first_run_bytes", "later_runs_bytes", "block_bytes")}
+    process, most = msgspec.structs.asdict(found.process), msgspec.structs.asdict(found.process_at_most)
+    return runs, *({f"{at}: {name}": value for name, value in each.items()} for at, each in enumerate((process, most)))

@@ -118,3 +118,17 @@ def test_a_ladder_ends_with_what_to_type():
     report = msgspec.structs.replace(samples.inspect_report(), path="net.onnx", kind="model", ladder=ladder)
     text = "\n".join(report.lines(Style()))
     assert "for one of them: remat compile net.onnx --budget-scope live --budget 5.01MiB" in text
+
+
+@pytest.mark.parametrize(
+    ("floor_bytes", "words"),
+    [
+        (9 * MIB, "below 3.00 MiB no way is known; ops in tiles go that far, whole ops alone need at least 9.00 MiB"),
+        (2 * MIB, "below 3.00 MiB no way is known; whole ops alone need at least 2.00 MiB"),
+    ],
+)
+def test_the_end_of_a_ladder_says_both_how_far_tiles_go_and_what_whole_ops_need(floor_bytes, words):
+    report = msgspec.structs.replace(
+        samples.inspect_report(), kind="model", ladder=(LadderStep(3 * MIB, 9.0, True),), floor_bytes=floor_bytes
+    )
+    assert f"  {words}, as is proved" in report.lines(Style())

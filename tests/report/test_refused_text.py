@@ -91,3 +91,10 @@ def test_the_part_of_a_process_that_does_not_fit_is_named(live, told):
     assert told in lines
     values = msgspec.json.decode(render_json(report))["solution"]["facts"][NEAREST_TERMS]
     assert sum(each["bytes"] for each in values) == 45 * MIB
+
+
+@pytest.mark.parametrize(("budget", "is_told"), [("80", True), ("80B", False), ("40MiB", False)])
+def test_a_number_that_was_meant_as_a_share_is_answered_with_how_that_is_written(budget, is_told):
+    report = msgspec.structs.replace(refused(Asked()), budget=budget)
+    text = render_text(report, Style(200, is_short=True))
+    assert (f"{budget} is that many bytes: a share is written --budget {budget}%" in text) is is_told

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from remat_cli.base.errors import BrokenSolver
+from remat_cli.base.errors import BrokenSolver, InvalidSchedule
 from remat_cli.core.paging.paging import Link, PagedProblem, PagedSchedule, PagedTensor, PageTransfer
 from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.core.paging.paging_rules import rules_of, run_rules
@@ -25,6 +25,7 @@ from remat_cli.solvers.published._pofo.comm import TooManyStates, comm, comm_set
 from remat_cli.solvers.published._pofo.paged_chain import PagedChain
 from remat_cli.solvers.published._pofo.two_phases import two_phases
 from tests.solvers.chain_bounds import frac, lb_cut, lb_volume
+from tests.solvers.paging_as_written import as_written
 from tests.solvers.paging_oracle import least_makespan
 from tests.solvers.paging_vectors import figure, graph_problem, paged_chain, paging_vectors, time_of
 from tests.solvers.random_paging import chains, graphs
@@ -91,6 +92,44 @@ def test_vectors_of_sets():
         own = by_set(chain, best.stages)
         assert own is not None
         assert own >= figure(case["int_opt"])
+
+
+def test_a_value_leaves_before_it_comes_back_where_2_3_would_take_a_second_copy():
+    """To the letter of 2.3, `A[4]` is read from 18 to 19 while the loss, which ends at 19, still uses it: 33, not 34.
+
+    A page that is absent at no time is none (3.1, 3.2): the judge refuses it, and without it the set takes 33 as well.
+    """
+    sizes = {"abar": [5, 6, 1, 6, 1, 1], "delta": [0, 1, 0, 1, 0, 0], "oF": [1, 0, 0, 0, 1], "oB": [1, 2, 0, 0, 1]}
+    chain = paged_chain({"beta": 1, **sizes, "uF": [4, 1, 5, 4, 5], "uB": [5, 4, 1, 2, 1]}, 17)
+    assert as_written(chain, {0, 2, 4}) == (33, True)
+    assert by_set(chain, [0, 2, 4]) == 34
+    assert as_written(chain, {0, 2}) == (33, False)
+    assert by_set(chain, [0, 2]) == 33
+    steps, answer = page_chain(chain, limits())
+    assert answer.run is not None
+    assert answer.run.makespan == 33
+    made = two_phases(steps.problem, steps.turn, steps.gaps([0, 2, 4]))
+    assert made is not None
+    sooner = [replace(each, start=18) if each.start == 19 else each for each in made.transfers]
+    with pytest.raises(InvalidSchedule, match="read at 18, before it has gone at 19"):
+        follow_paging(steps.problem, replace(made, transfers=tuple(sooner)))
+
+
+@SETTINGS
+@given(chains())
+def test_sets_cost_what_2_3_says_or_hold_a_value_that_need_not_go(chain):
+    """Where the letter takes less, some value comes back before it has left, and to keep it takes no longer."""
+    every = [frozenset(k for k in range(chain.stages) if bits >> k & 1) for bits in range(1 << chain.stages)]
+    made = {paged: by_set(chain, sorted(paged)) for paged in every}
+    for paged in every:
+        letter = as_written(chain, paged)
+        if letter is None:
+            assert made[paged] is None
+            continue
+        ticks, has_copy = letter
+        time = time_of(ticks, chain.link)
+        assert made[paged] == time or has_copy
+        assert any(found is not None and found <= time for subset, found in made.items() if subset <= paged)
 
 
 @pytest.mark.parametrize(("name", "is_duplex"), [("int_opt", False), ("int_opt_duplex", True)])

@@ -17,6 +17,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.splitting.loops.batch_regions import find_batches
+from remat_cli.splitting.loops.handed import find_handed
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.learn_dims import learn_dims
@@ -44,6 +45,7 @@ class LoopedModel:
     along_batch: bool = False
     along_fixed: bool = False
     skips_again: bool = False
+    in_turn: bool = False
 
     @cached_property
     def named(self) -> ir.Model:
@@ -94,6 +96,8 @@ class LoopedModel:
         """Regions that loops find."""
         if self.along_batch:
             return find_batches(self.sized, self.least_bytes)
+        if self.in_turn:
+            return find_handed(self.sized, self.least_bytes)
         loops = find_loops(self.sized, self.least_bytes, fixed=self.along_fixed)
         if self.along_fixed:
             return loops

@@ -180,3 +180,12 @@ def test_tiles_are_filled_in_place_only_where_that_saves_memory():
         check(case, found)
         chosen.add(found.may_fill)
     assert chosen
+
+
+@pytest.mark.parametrize("items", [1, 2, 16])
+def test_tensors_of_fewer_bytes_than_tiles_are_no_division_by_nothing(items):
+    """Of a few bytes some shares are nothing."""
+    sketch = Sketch(np.random.default_rng(0))
+    value = sketch.add("Relu", [sketch.input("x", [items])], [items])
+    case = make_case(sketch.sample([sketch.add("Sigmoid", [value], [items])]))
+    assert search(case).propose(1, time.monotonic() + 60) is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -377,6 +378,27 @@ def test_the_runtime_is_told_no_more_of_shapes_than_it_knew():
     sessions = [session_of(to_bytes(each)) for each in (looped.named, written[False])]
     for sizes in SEQUENCE:
         whole, ours = (session.run(None, looped.feeds(sizes))[0] for session in sessions)
+        assert whole.tobytes() == ours.tobytes()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_products_stay_apart_from_sums_in_a_loop_where_the_runtime_knows_no_shape_of_them_outside(is_known):
+    """It would fuse them in the loop only, and a single row of a fused product has other bits."""
+    build = Build()
+    flat = build.op("Reshape", "x", build.weight([-1, 64]))
+    made = build.op("Add", build.op("MatMul", flat, build.normal(64, 256)), build.normal(256))
+    made = build.op("Tanh", build.op("MatMul", build.op("Relu", made), build.normal(256, 8)))
+    looped = LoopedModel(build.model((1, "n", 64), made), SizeFamily((SizeRange("n", 1, 64),)))
+    sized = replace(looped.sized, told={flat: (None, 64)} if is_known else {})
+    written = loops(sized, looped.regions, [Tiling(8) for _ in looped.regions]).model
+    sessions = [ort.InferenceSession(to_bytes(each)) for each in (looped.named, written)]
+    (body,) = (node.attributes["body"].as_graph() for node in written.graph if node.op_type == "Loop")
+    first, last = (node.inputs[0].producer() for node in body if node.op_type == "MatMul")
+    assert first.inputs[1].name.startswith("remat/loop/copied") is not is_known
+    assert last.op_type == "Relu"
+    for count in (64, 1, 2, 64, 9):
+        fed = {"x": np.random.default_rng(count).standard_normal((1, count, 64)).astype(np.float32)}
+        whole, ours = (session.run(None, fed)[0] for session in sessions)
         assert whole.tobytes() == ours.tobytes()
 
 

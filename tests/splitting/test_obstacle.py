@@ -83,6 +83,21 @@ def test_of_a_step_that_takes_much_inside_no_tensor_is_named():
     assert "takes 144.00 KiB of workspace besides its tensors" in found.text
 
 
+def test_outputs_are_told_one_by_one_or_all_together():
+    """Each of two fits by itself, and both do not."""
+    sketch = Sketch(np.random.default_rng(0))
+    x = sketch.input("x", list(MAP))
+    made = [sketch.add(kind, [x], list(MAP)) for kind in ("Neg", "Abs")]
+    case = make_case(sketch.sample(made))
+    both, one = (explain(case.timeline, None, None, free) for free in (2 * MAP_BYTES - 1, MAP_BYTES - 1))
+    assert both is not None
+    assert both.is_final
+    assert both.text.startswith("the model's 2 outputs are ")
+    assert one is not None
+    assert one.is_final
+    assert "is a model output and must exist whole" in one.text
+
+
 def smallest(case):
     costs = [OpCost(op.name, 1_000_000) for op in case.view.graph.ops]
     looking = BandSearch(case.view, case.timeline.order, costs, SplitLimits(axis=SplitAxis()))

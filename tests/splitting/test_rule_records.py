@@ -48,6 +48,11 @@ PROOFS = {
         "test_rule_records.test_only_rules_that_ask_take_some_slabs_along_an_axis_and_not_others",
         "test_rules.test_every_rule_keeps_its_word",
     ),
+    "in_turn": ("test_handed.test_steps_in_turn_have_the_bits_of_all_at_once",),
+    "hands_on": (
+        "test_handed.test_steps_in_turn_have_the_bits_of_all_at_once",
+        "test_handed.test_states_that_are_given_are_what_the_first_tile_begins_with",
+    ),
     "scope": ("test_rule_records.test_an_answer_holds_as_far_as_is_claimed",),
     "is_cheap": ("test_rule_records.test_cheap_ops_read_as_much_as_they_make",),
     "windows": (

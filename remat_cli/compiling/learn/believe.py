@@ -1,7 +1,6 @@
 """What is believed of earlier measurements: costs that agree with a run here and now, and multiples of a run."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from remat_cli.compiling.facts import known_facts_of
 from remat_cli.compiling.prepare import Prepared
@@ -63,7 +62,7 @@ def is_right_now(prepared: Prepared, expected_ns: int, settings: SessionSettings
     return is_slowed or is_enough(seen)
 
 
-def known_relative(prepared: Prepared, beside: Path | None) -> float | None:
+def known_relative(prepared: Prepared) -> float | None:
     """How long a run takes as a multiple of the model beside, if an earlier compile ran the two in turn."""
-    facts = None if beside is None else known_facts_of(prepared.reference_sha256, prepared.conditions)
+    facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
     return None if facts is None else facts.relative_time

@@ -1,4 +1,4 @@
-"""A plan that is one model as a plan file, and that file's promises as what verification must find."""
+"""A plan that is one model as a plan file, and as Python that runs it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,18 +9,12 @@ from remat_cli.base.processes import has_glibc
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel
-from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import forecast_of
-from remat_cli.compiling.record import plan_request, recorded, searched_solution, whole_profile
+from remat_cli.compiling.record import plan_request, recorded, searched_solution
 from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
-from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.session import AskedSession
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
-from remat_cli.onnx_io.write.packed import packed_weights
-from remat_cli.ort_rules.primers import PREFIX as PRIMERS
-from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.runtime.sessions._ort import installed_rules
-from remat_cli.runtime.verify.verify_request import VerifyRequest
 
 NO_PATTERN = "options.enable_mem_pattern = False"
 PATTERN_OFF = NO_PATTERN + "  # else later runs take one block for all tensors{}\n"
@@ -66,50 +60,6 @@ def _promise(planned: OneModel, request: CompileRequest) -> Promise:
         process=forecast.process if is_known else None,
         runs=forecast.runs if is_known else None,
     )
-
-
-def request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyRequest:
-    """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
-    profile, promise = plan.profile, plan.promise
-    order = tuple(name for name in promise.order if name not in set(promise.gates))
-    copies = packed_weights(rewritten)
-    packed = copies.without(PRIMERS)  # whose weights count as nothing
-    primers_bytes = SMALL_COPIES_BYTES if packed != copies else 0
-    workspace, steps = _workspace(profile), zip(order, plan.schedule.op_ids(), strict=True)
-    step_workspace = {name: workspace[plan.graph.ops[op].name] for name, op in steps}
-    return VerifyRequest(
-        reference=whole.reference_path,
-        rewritten=rewritten,
-        feeds=whole.feeds,
-        more_feeds=whole.more_feeds,
-        expected_order=order,
-        predicted_live_peak_bytes=promise.live_peak_bytes,
-        fixed_bytes=promise.fixed_bytes,
-        reference_fixed_bytes=whole_profile(plan).fixed_bytes,
-        outside_bytes=profile.fixed_bytes - profile.packed_bytes + packed.total_bytes - primers_bytes,
-        largest_copy_bytes=packed.largest_bytes,
-        budget_bytes=plan.request.budget_bytes,
-        gate_ops=frozenset(promise.gates),
-        workspace=_workspace(whole_profile(plan)) | workspace | step_workspace,
-        predicted_overhead_percent=plan.solved.overhead_percent,
-        portable=plan.request.portable,
-        is_left=whole.layout is not None,
-        is_elsewhere=not whole.conditions.is_for(whole.runtime.layout_block),
-        intra_op_threads=profile.provenance.intra_op_threads,
-        run_seconds=whole.conditions.run_seconds,
-        device=plan.device,
-        custom_ops=plan.request.custom_ops,
-        original_cap_bytes=whole.facts.smallest_cap_bytes,
-        may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
-        has_block=promise.runs is None or promise.runs.ballast_bytes is None,
-        original=whole.original.path if whole.conditions.may_be_alone and not plan.request.portable else None,
-        compared_with=whole.original.name,
-    )
-
-
-def _workspace(profile: Profile) -> dict[str, int]:
-    """Workspace in bytes of every op of a profiled model."""
-    return {cost.name: cost.workspace_bytes for cost in profile.ops}
 
 
 def _option_lines(session: AskedSession) -> Iterator[str]:

@@ -12,19 +12,23 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.facts import known_facts_of, remember_facts
-from remat_cli.compiling.one_model.record import request_of
 from remat_cli.compiling.one_model.remembered import known_process
 from remat_cli.compiling.planned import PlannedRun
 from remat_cli.compiling.prepare import Prepared, asked_settings
 from remat_cli.compiling.process.resident import ResidentRequest, see_processes
+from remat_cli.compiling.record import whole_profile
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.compiling.verify import begun
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.family import FamilySeen, told
+from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
 from remat_cli.core.values.verification import Checks, OneModelSeen
+from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.ort_rules.lessons import Lesson
+from remat_cli.ort_rules.primers import PREFIX as PRIMERS
+from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.sessions.session import outputs_of
@@ -56,10 +60,10 @@ def verify_model(
     Raises:
         RuntimeFailure: ONNX Runtime fails to run it.
     """
-    run = begun(given, whole, work, checks, progress)
+    run = begun(given, work, checks, progress, has_seeds=whole.has_seeds)
     plan, is_full = run.plan, checks.mode in ("on", "thorough")
     request = replace(
-        request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
+        _request_of(plan, whole, run.model), mode=checks.mode, capped=checks.capped_run, forecast=run.forecast
     )
     if plan.request.family is not None:
         runnable = whole.runnable
@@ -69,13 +73,7 @@ def verify_model(
         beyond = None if runnable is None else Beyond(given.twin, runnable.at.conditions.dims, runnable.failed)
         many = ManySizes(whole.original.path, tuple(sizes), feeds, plan.promise.peak_bytes, beyond)
         request = replace(request, sizes=many, more_feeds=())
-    key = alone_key(request, whole.original.key)
-    facts = known_facts_of(whole.reference_sha256, whole.conditions)
-    known_alone = None if facts is None or checks.mode == "thorough" else facts.alone.get(key)
-    with _blamed_on_machine(whole):
-        report, lessons, alone = verify_closely(replace(request, known_alone=known_alone), progress.advance)
-    if facts is not None and known_alone is None and alone:
-        remember_facts(whole.reference_sha256, whole.conditions, alone={**facts.alone, key: alone})
+    report, lessons = _verified(request, whole, checks, progress)
     if report.passed and report.family and request.sizes is not None and is_full:
         report = msgspec.structs.replace(report, family=_kept(request, request.sizes, report.family, progress))
     if report.passed and not whole.conditions.session.is_default and whole.runnable is None:
@@ -88,6 +86,64 @@ def verify_model(
             report = msgspec.structs.replace(report, process=_process(given, predicted, whole, checks, progress))
     seeds = (SEEDS_NOTE,) if whole.has_seeds else ()
     return msgspec.structs.replace(report, notes=(*whole.notes, *report.notes, *seeds)), lessons
+
+
+def _verified(
+    request: VerifyRequest, whole: Prepared, checks: Checks, progress: Progress
+) -> tuple[OneModelSeen, tuple[Lesson, ...]]:
+    """What runs showed; what sessions on the original alone show is measured once, and kept."""
+    key = alone_key(request, whole.original.key)
+    facts = known_facts_of(whole.reference_sha256, whole.conditions)
+    known = None if facts is None or checks.mode == "thorough" else facts.alone.get(key)
+    with _blamed_on_machine(whole):
+        report, lessons, alone = verify_closely(replace(request, known_alone=known), progress.advance)
+    if facts is not None and known is None and alone:
+        remember_facts(whole.reference_sha256, whole.conditions, alone={**facts.alone, key: alone})
+    return report, lessons
+
+
+def _request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyRequest:
+    """What verification must find for the rewritten model of a plan; `whole` is the model before splitting."""
+    profile, promise = plan.profile, plan.promise
+    order = tuple(name for name in promise.order if name not in set(promise.gates))
+    copies = packed_weights(rewritten)
+    packed = copies.without(PRIMERS)  # whose weights count as nothing
+    primers_bytes = SMALL_COPIES_BYTES if packed != copies else 0
+    workspace, steps = _workspace(profile), zip(order, plan.schedule.op_ids(), strict=True)
+    step_workspace = {name: workspace[plan.graph.ops[op].name] for name, op in steps}
+    return VerifyRequest(
+        reference=whole.reference_path,
+        rewritten=rewritten,
+        feeds=whole.feeds,
+        more_feeds=whole.more_feeds,
+        expected_order=order,
+        predicted_live_peak_bytes=promise.live_peak_bytes,
+        fixed_bytes=promise.fixed_bytes,
+        reference_fixed_bytes=whole_profile(plan).fixed_bytes,
+        outside_bytes=profile.fixed_bytes - profile.packed_bytes + packed.total_bytes - primers_bytes,
+        largest_copy_bytes=packed.largest_bytes,
+        budget_bytes=plan.request.budget_bytes,
+        gate_ops=frozenset(promise.gates),
+        workspace=_workspace(whole_profile(plan)) | workspace | step_workspace,
+        predicted_overhead_percent=plan.solved.overhead_percent,
+        portable=plan.request.portable,
+        is_left=whole.layout is not None,
+        is_elsewhere=not whole.conditions.is_for(whole.runtime.layout_block),
+        intra_op_threads=profile.provenance.intra_op_threads,
+        run_seconds=whole.conditions.run_seconds,
+        device=plan.device,
+        custom_ops=plan.request.custom_ops,
+        original_cap_bytes=whole.facts.smallest_cap_bytes,
+        may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
+        has_block=promise.runs is None or promise.runs.ballast_bytes is None,
+        original=whole.original.path if whole.conditions.may_be_alone and not plan.request.portable else None,
+        compared_with=whole.original.name,
+    )
+
+
+def _workspace(profile: Profile) -> dict[str, int]:
+    """Workspace in bytes of every op of a profiled model."""
+    return {cost.name: cost.workspace_bytes for cost in profile.ops}
 
 
 def _as_asked(report: OneModelSeen, given: PlannedRun, whole: Prepared) -> OneModelSeen:

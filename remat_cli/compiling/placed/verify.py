@@ -82,7 +82,7 @@ def verify_placed(
         MissingDependency: a device of the plan is not here.
         RuntimeFailure: ONNX Runtime fails to run a part of it.
     """
-    run = begun(given, whole, work, checks, progress)
+    run = begun(given, work, checks, progress, has_seeds=whole.has_seeds)
     # The user's file, where the plan's sessions are to give its bits: on the CPU alone, with the threads of a run.
     devices = run.plan.placed().devices
     threads = {whole.conditions.threads_of(spec) for spec in devices}

@@ -112,14 +112,6 @@ class Layouts:
         return OnProcessor(found, laid.covers)
 
 
-def may_stay_as_here(prepared: Prepared) -> bool:
-    """Whether a file for other processors may be made as for this one: all that it is for run ops as this one does."""
-    conditions = prepared.conditions
-    if not conditions.is_left:
-        return False
-    return prepared.layout is None or conditions.leaves_alone(prepared.runtime.layout_block)
-
-
 def with_room(problem: Problem, room_bytes: Sequence[int]) -> Problem:
     """A problem whose ops hold so much more while they run."""
     ops = tuple(

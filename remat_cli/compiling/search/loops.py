@@ -42,6 +42,7 @@ from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_
 from remat_cli.splitting.loops.batch_regions import batches_of, find_batches
 from remat_cli.splitting.loops.expands import without_expands
 from remat_cli.splitting.loops.flattened import without_flattening
+from remat_cli.splitting.loops.handed import find_handed
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, ops_alike, proved_part, refusal
@@ -320,6 +321,8 @@ class Loops:
             loops = find_loops(finding, least_bytes)
             windows = find_windows(finding, least_bytes, _ops_of(loops))
             yield RungLadder(loops)
+            if handed := find_handed(finding, least_bytes):
+                yield self._beside(handed, loops, partial(find_windows, finding, least_bytes))
             if windows:
                 fewer = self._around_fewer(loops, windows, partial(find_windows, sized, least_bytes))
                 yield RungLadder([*loops, *windows], fewer)
@@ -331,6 +334,14 @@ class Loops:
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
             finding.look()
             yield RungLadder(find_loops(finding, least_bytes, fixed=True))
+
+    def _beside(
+        self, handed: list[LoopRegion], loops: list[LoopRegion], find: Callable[[set[int]], list[LoopRegion]]
+    ) -> RungLadder:
+        """Regions along time, and others that share no op with them."""
+        taken = _ops_of(handed)
+        apart = [*handed, *(each for each in loops if taken.isdisjoint(each.ops))]
+        return RungLadder([*apart, *find(_ops_of(apart))])
 
     def _around_fewer(
         self, loops: list[LoopRegion], found: list[LoopRegion], find: Callable[[set[int]], list[LoopRegion]]

@@ -20,11 +20,13 @@ MADE_BY_RUNTIME = "the model has no such op: the runtime made it of others, whic
 
 
 def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: float = math.inf) -> OneModel | Refused:
-    """The better of the whole plan and the best one with splits.
+    """The better of the whole plan and the best one with splits; no search where outputs alone are too much.
 
     `points` are plans that are known, of which the best one takes `known_share` longer than the baseline.
     """
     task = tiles.task
+    if tiles.output_bytes > tiles.free_bytes and not task.question.least:
+        return without_splits(tiles)
     task.progress.stage(stages.SPLITTING)
     found = hold_least(tiles) if task.question.least else fit_budget(tiles, AIMS, points, known_share)
     if found is None:

@@ -90,6 +90,11 @@ class Tiles:
         return self.task.question.problem.memories[0].free_bytes
 
     @property
+    def output_bytes(self) -> int:
+        """What the model's outputs take, which are all there at the end however it is split."""
+        return sum(tensor.size_bytes for tensor in self.task.whole.prepared.graph.tensors if tensor.kept)
+
+    @property
     def most_trials(self) -> int:
         """How many splits may be measured; fewer where that takes long."""
         return MOST_TRIALS if self.task.question.baseline.time_ns < LONG_NS else FEW_TRIALS

@@ -73,7 +73,18 @@ def compare(request: CompareRequest, settings: Settings, progress: Progress) -> 
     check_agreement(report)
     seconds = time.monotonic() - started
     report = msgspec.structs.replace(report, not_applicable=tuple(refused.values()), seconds=seconds)
-    return _with_picture(report, request.svg, progress)
+    if request.svg is None or report.missing_runs:
+        return report
+    if not any(run.has_plan for run in report.runs):
+        progress.note(f"{request.svg} is not written: there is no plan to draw")
+        return report
+    from remat_cli.contest.report.compare_plot import compare_svg
+
+    try:
+        atomic_write(request.svg, compare_svg(report))
+    except RematError as error:
+        return msgspec.structs.replace(report, picture_error=str(error))
+    return msgspec.structs.replace(report, picture=str(request.svg))
 
 
 def _subject(request: CompareRequest, settings: Settings, progress: Progress) -> Subject:
@@ -107,19 +118,3 @@ def check_agreement(report: CompareReport) -> None:
             raise BrokenSolver(f"{found} has {best.overhead_percent:+.4f} %, less than the proved least {bound:+.4f} %")
         if budget.bytes < report.floor_bytes or report.is_impossible(budget.text):
             raise BrokenSolver(f"{found} is one that was proved impossible")
-
-
-def _with_picture(report: CompareReport, svg: Path | None, progress: Progress) -> CompareReport:
-    """Write the picture of a report, unless Ctrl-C cut it short or there is nothing to draw."""
-    if svg is None or report.missing_runs:
-        return report
-    if not any(run.has_plan for run in report.runs):
-        progress.note(f"{svg} is not written: there is no plan to draw")
-        return report
-    from remat_cli.contest.report.compare_plot import compare_svg
-
-    try:
-        atomic_write(svg, compare_svg(report))
-    except RematError as error:
-        return msgspec.structs.replace(report, picture_error=str(error))
-    return msgspec.structs.replace(report, picture=str(svg))

@@ -50,7 +50,16 @@ def row_svg(groups: Sequence[Group], labels: Sequence[str]) -> bytes:
                 axes.step(times, bounds, where="post", color=color, linewidth=1.2, linestyle=(0, (4, 2)))
         if (target := groups[0].target_percent) is not None:
             axes.axhline(target, color=TARGET, linewidth=1.2, linestyle=(0, (1, 2)), label=f"published: {target:g} %")
-        _dress(axes, groups[0])
+        instance, budget, order = groups[0].row
+        axes.set_xscale("log")
+        axes.set_xlabel("seconds")
+        axes.set_ylabel("overhead, %")
+        axes.set_ylim(bottom=0)
+        undress(axes)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.14), ncols=3, frameon=False, fontsize=9, borderaxespad=0)
+        order_text = "order kept" if order == "keep" else "free order"
+        title = f"{instance}, budget {budget}, {order_text} (dashed: proved bound)"
+        axes.set_title(title, loc="left", pad=34, fontsize=12, fontweight="bold")
 
     return draw_svg((8.4, 4.0), draw)
 
@@ -64,26 +73,12 @@ def median_curve(group: Group, place: int) -> Curve:
     missing = math.inf if place == 1 else 0.0
     ends = [run.seconds or 0.0 for run in group.runs]
     times = sorted({point[0] for run in group.runs for point in run.trace} | {max(ends)})
-    values = [statistics.median(_value(run, place, time, missing) for run in group.runs) for time in times]
-    shown = [value if math.isfinite(value) else math.nan for value in values]
+    shown = []
+    for time in times:
+        known = []  # what each run knew by then
+        for run in group.runs:
+            points = [point[place] for point in run.trace if point[0] <= time]
+            known.append(next((float(each) for each in reversed(points) if each is not None), missing))
+        middle = statistics.median(known)
+        shown.append(middle if math.isfinite(middle) else math.nan)
     return [max(LEAST_SECONDS, time) for time in times], shown
-
-
-def _value(run: BenchRun, place: int, time: float, missing: float) -> float:
-    """What a run knew at that time."""
-    known = [point[place] for point in run.trace if point[0] <= time and point[place] is not None]
-    return missing if not known else float(known[-1])  # type: ignore[arg-type]
-
-
-def _dress(axes: Any, group: Group) -> None:
-    """Draw axes, legend and title."""
-    instance, budget, order = group.row
-    axes.set_xscale("log")
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("overhead, %")
-    axes.set_ylim(bottom=0)
-    undress(axes)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.14), ncols=3, frameon=False, fontsize=9, borderaxespad=0)
-    order_text = "order kept" if order == "keep" else "free order"
-    title = f"{instance}, budget {budget}, {order_text} (dashed: proved bound)"
-    axes.set_title(title, loc="left", pad=34, fontsize=12, fontweight="bold")

@@ -235,11 +235,24 @@ def bench_tables(runs: Sequence[BenchRun]) -> list[BenchTable]:
         mine = [run for run in runs if run.suite == suite]
         probes = [run for run in mine if run.probe]
         groups = group_runs(run for run in mine if not run.probe)
-        title = _title(suite, mine)
+        limits = " or ".join(f"{limit:g} s" for limit in sorted({run.time_limit_seconds for run in mine}))
+        threads = " or ".join(map(str, sorted({run.threads for run in mine})))
+        title = f"{suite} ({plural(len({run.seed for run in mine}), 'seed')}, {limits} a run, {threads} threads)"
         if groups:
             by_row = {(group.row, group.label): group for group in groups}
             rows = tuple(_row(group, by_row.get((group.row, group.runs[0].reference or ""))) for group in groups)
-            tables.append(_without_empty(BenchTable(title, NOTES, HEAD, "<>><<<>>>>>>>>>>>>", rows)))
+            # Without columns that hold nothing.
+            table = BenchTable(title, NOTES, HEAD, "<>><<<>>>>>>>>>>>>", rows)
+            kept = [place for place in range(len(table.head)) if any(row[place] for row in table.rows)]
+            tables.append(
+                BenchTable(
+                    table.title,
+                    table.notes,
+                    tuple(table.head[place] for place in kept),
+                    "".join(table.align[place] for place in kept),
+                    tuple(tuple(row[place] for place in kept) for row in table.rows),
+                )
+            )
             tables += _duel_table(suite, groups)
         if probes:
             found: dict[tuple[str, str, str], list[BenchRun]] = {}
@@ -248,16 +261,6 @@ def bench_tables(runs: Sequence[BenchRun]) -> list[BenchTable]:
             rows = tuple(_tight_row(key, seeds) for key, seeds in sorted(found.items()))
             tables.append(BenchTable(title, TIGHT_NOTES, TIGHT_HEAD, "<><<>>>", rows))
     return tables
-
-
-def _title(suite: str, runs: Sequence[BenchRun]) -> str:
-    """The suite with its number of seeds, limits and threads."""
-    limits = sorted({run.time_limit_seconds for run in runs})
-    threads = sorted({run.threads for run in runs})
-    return (
-        f"{suite} ({plural(len({run.seed for run in runs}), 'seed')}, {' or '.join(f'{limit:g} s' for limit in limits)}"
-        f" a run, {' or '.join(map(str, threads))} threads)"
-    )
 
 
 def _row(group: Group, reference: Group | None) -> tuple[str, ...]:
@@ -285,18 +288,6 @@ def _row(group: Group, reference: Group | None) -> tuple[str, ...]:
         _count(group.median(moves_per_second), ""),
         _seconds(group.median(lambda run: run.cpu_seconds)),
         _count(group.median(lambda run: run.peak_rss_mib)),
-    )
-
-
-def _without_empty(table: BenchTable) -> BenchTable:
-    """The table without columns that hold nothing."""
-    kept = [place for place in range(len(table.head)) if any(row[place] for row in table.rows)]
-    return BenchTable(
-        table.title,
-        table.notes,
-        tuple(table.head[place] for place in kept),
-        "".join(table.align[place] for place in kept),
-        tuple(tuple(row[place] for place in kept) for row in table.rows),
     )
 
 

@@ -1,6 +1,6 @@
 """All solvers on one problem at several budgets: what each reached, why some did not take part, and the table."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from textwrap import TextWrapper
 
 import msgspec
@@ -130,14 +130,13 @@ def compare_lines(report: CompareReport, style: Style) -> list[str]:
     spaces = dict.fromkeys(_space(run) for run in report.runs if run.budget_bytes >= report.floor_bytes)
     if spaces:  # else there is no table whose columns mean something
         meaning = "overhead: extra time over every op once; bound: no schedule of that space has less"
-        words = [f"space {space}: {_describe_space(space)}" for space in spaces if space != NONE]
+        words = []
+        for space in spaces:
+            if space != NONE:
+                kind, _, most = space.partition("_c")  # `staged_c2`: that of `staged`, each op at most twice
+                often = f"; no op more than {most} times" if most else ""
+                words.append(f"space {space}: {SPACES.get(kind, 'see docs/solvers.md')}{often}")
         lines += ["", *_wrapped([f"{BEST_MARK} least time; {meaning}", *words], style, "")]
-    return [*lines, *_end(report, style)]
-
-
-def _end(report: CompareReport, style: Style) -> list[str]:
-    """The picture, or why there is none, and what was cut short."""
-    lines = []
     if report.picture is not None:
         lines += [f"picture {report.picture}"]
     if report.picture_error is not None:
@@ -165,13 +164,6 @@ def _heading(report: CompareReport, style: Style) -> list[str]:
     ]
 
 
-def _describe_space(space: str) -> str:
-    """`staged_c2` in words: that of `staged`, each op at most twice."""
-    kind, _, most = space.partition("_c")
-    words = SPACES.get(kind, "see docs/solvers.md")
-    return f"{words}; no op more than {most} times" if most else words
-
-
 def _grouped(entries: Iterable[tuple[str, str]], style: Style) -> list[str]:
     """Each reason once, after the solvers whom it concerns."""
     solvers: dict[str, list[str]] = {}
@@ -187,18 +179,6 @@ def _wrapped(texts: Iterable[str], style: Style, indent: str) -> list[str]:
     return [line for text in texts for line in wrapper.wrap(text)]
 
 
-def _without_plan(runs: Iterable[CompareRun]) -> Iterator[tuple[str, str]]:
-    """Solvers that found none, as far as they say why."""
-    for run in runs:
-        if run.status != "not_found":
-            continue
-        least = run.facts.get("least_peak_bytes")
-        if (reason := run.facts.get("unfinished")) is not None:
-            yield run.solver, str(reason)
-        elif least is not None:
-            yield run.solver, f"the schedules it tried need {format_bytes(least)} or more"
-
-
 def _budget_lines(report: CompareReport, budget: ComparedBudget, style: Style) -> list[str]:
     heading = style.paint(f"budget {budget.text}", "strong") + f" = {describe_bytes(budget.bytes)}"
     runs = report.runs_at(budget.text)
@@ -207,24 +187,28 @@ def _budget_lines(report: CompareReport, budget: ComparedBudget, style: Style) -
         return [heading, "  " + style.paint("infeasible", "bad") + f": {floor}"]
     if not runs:
         return [heading, "  no run had ended"]
-    best = runs[0].time
-    table = columns([HEAD, *(_row(run, best) for run in runs)], "<<<>>><>", indent=" ")
-    reasons = _grouped(_without_plan(runs), style)
+    rows, unfound = [HEAD], []
+    for run in runs:
+        rows.append(
+            [
+                BEST_MARK if run.has_plan and run.time == runs[0].time else "",
+                run.solver,
+                run.status.replace("_", " "),
+                NONE if run.peak_bytes is None else format_bytes(run.peak_bytes),
+                NONE if not run.has_plan else percent(run.overhead_percent),
+                NONE if run.lower_bound_percent is None else percent(run.lower_bound_percent),
+                _space(run),
+                f"{run.seconds:.2f}",
+            ]
+        )
+        if run.status == "not_found":  # as far as the solver says why
+            least = run.facts.get("least_peak_bytes")
+            if (reason := run.facts.get("unfinished")) is not None:
+                unfound.append((run.solver, str(reason)))
+            elif least is not None:
+                unfound.append((run.solver, f"the schedules it tried need {format_bytes(least)} or more"))
+    table, reasons = columns(rows, "<<<>>><>", indent=" "), _grouped(unfound, style)
     return [heading, *table, *(["    no plan:"] if reasons else []), *(f"    {line}" for line in reasons)]
-
-
-def _row(run: CompareRun, best: int | None) -> list[str]:
-    is_best = run.has_plan and run.time == best
-    return [
-        BEST_MARK if is_best else "",
-        run.solver,
-        run.status.replace("_", " "),
-        NONE if run.peak_bytes is None else format_bytes(run.peak_bytes),
-        NONE if not run.has_plan else percent(run.overhead_percent),
-        NONE if run.lower_bound_percent is None else percent(run.lower_bound_percent),
-        _space(run),
-        f"{run.seconds:.2f}",
-    ]
 
 
 def _space(run: CompareRun) -> str:

@@ -123,7 +123,20 @@ class SweepReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
         """A table, largest budgets first, and what stood in the way."""
         many = len({row.batch for row in self.curve}) > 1
         heads = [*(["batch"] if many else []), "budget", "live", "process", "time", "measured", "how", ""]
-        rows = [heads, *(_cells(row, many) for row in self.curve)]
+        rows = [heads]
+        for row in self.curve:
+            begin = [*([str(row.batch)] if many else []), row.budget]
+            if row.peak_bytes is None:
+                rows.append([*begin, "-", "-", "-", "-", TOLD[row.found], ""])
+                continue
+            how = [f"{plural(row.split, 'region')} in tiles"] if row.split else []
+            how += [f"{plural(row.recomputed_ops, 'op')} again"] if row.recomputed_ops else []
+            how += [f"as for {row.from_budget}"] if row.from_budget is not None else []
+            how += [] if row.has_plan else [TOLD[row.found]]
+            process = "-" if row.process_bytes is None else format_bytes(row.process_bytes)
+            measured = "-" if row.measured_overhead_percent is None else percent(row.measured_overhead_percent)
+            figures = (format_bytes(row.peak_bytes), process, percent(row.overhead_percent), measured)
+            rows.append([*begin, *figures, ", ".join(how) or "order alone", "*" * row.on_curve])
         lines = [style.paint(self.model, "strong"), "", *columns(rows, "<" * len(heads))]
         lines += ["", "* on the curve: no other row is better in memory and time"]
         wrong = [row for row in self.curve if row.message and not row.has_plan]
@@ -132,26 +145,6 @@ class SweepReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
             lines += [style.paint(f"{plural(self.missing, 'case')} had not ended: --resume goes on", "warn")]
         more = f", picture in {self.picture}" if self.picture else ""
         return [*lines, f"rows in {self.results}{more}"]
-
-
-def _cells(row: SweepRow, many: bool) -> list[str]:
-    """A row of the table."""
-    begin = [*([str(row.batch)] if many else []), row.budget]
-    if row.peak_bytes is None:
-        return [*begin, "-", "-", "-", "-", TOLD[row.found], ""]
-    how = []
-    if row.split:
-        how.append(f"{plural(row.split, 'region')} in tiles")
-    if row.recomputed_ops:
-        how.append(f"{plural(row.recomputed_ops, 'op')} again")
-    if row.from_budget is not None:
-        how.append(f"as for {row.from_budget}")
-    if not row.has_plan:
-        how.append(TOLD[row.found])
-    process = "-" if row.process_bytes is None else format_bytes(row.process_bytes)
-    measured = "-" if row.measured_overhead_percent is None else percent(row.measured_overhead_percent)
-    figures = (format_bytes(row.peak_bytes), process, percent(row.overhead_percent), measured)
-    return [*begin, *figures, ", ".join(how) or "order alone", "*" * row.on_curve]
 
 
 def as_curve(rows: Iterable[SweepRow]) -> tuple[SweepRow, ...]:

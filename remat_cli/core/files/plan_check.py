@@ -56,7 +56,19 @@ def check_one_model(plan: PlanFile) -> None:
     _check_time(plan, judged)
     if plan.promise.family is not None:
         _check_family(plan, plan.promise.family.dims)
-    _check_order(plan, judged)
+    # What the written model runs, gates left out, are the steps of the schedule.
+    gates = set(plan.promise.gates)
+    _refuse_twins("gate", plan.promise.gates)
+    _refuse_twins("step", plan.promise.order)
+    if not gates <= set(plan.promise.order):
+        raise ModelError("a gate is not among the ops that it promises to run")
+    order = [name for name in plan.promise.order if name not in gates]
+    wanted = [plan.graph.ops[op].name for op in judged.schedule.op_ids()]
+    if len(order) != len(wanted):
+        raise ModelError(f"it promises to run {len(order)} ops, and its schedule has {len(wanted)}")
+    for name, op in zip(order, wanted, strict=True):
+        if name != op and not CLONE.fullmatch(name.removeprefix(op)):
+            raise ModelError(f"it promises to run '{name}' where its schedule has '{op}'")
     _check_promise(plan, problem)
 
 
@@ -136,22 +148,6 @@ def _refuse_twins(what: str, names: Iterable[str]) -> None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 1))
     if count > 1:
         raise ModelError(f"{count} of its {what}s are named '{name}'")
-
-
-def _check_order(plan: PlanFile, judged: Plan) -> None:
-    """What the written model runs, gates left out, are the steps of the schedule."""
-    gates = set(plan.promise.gates)
-    _refuse_twins("gate", plan.promise.gates)
-    _refuse_twins("step", plan.promise.order)
-    if not gates <= set(plan.promise.order):
-        raise ModelError("a gate is not among the ops that it promises to run")
-    order = [name for name in plan.promise.order if name not in gates]
-    wanted = [plan.graph.ops[op].name for op in judged.schedule.op_ids()]
-    if len(order) != len(wanted):
-        raise ModelError(f"it promises to run {len(order)} ops, and its schedule has {len(wanted)}")
-    for name, op in zip(order, wanted, strict=True):
-        if name != op and not CLONE.fullmatch(name.removeprefix(op)):
-            raise ModelError(f"it promises to run '{name}' where its schedule has '{op}'")
 
 
 def _check_promise(plan: PlanFile, problem: Problem) -> None:

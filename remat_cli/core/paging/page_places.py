@@ -212,15 +212,12 @@ class _Pages:
                 turn = number + 1
                 fresh[number] = int(span.stop - span.start - np.count_nonzero(self._there[span]))
                 self._there[span] = self._used[span] = True
-            self._give_back(int(np.count_nonzero(self._there)) + apart - room, turn)
+            excess = int(np.count_nonzero(self._there)) + apart - room
+            if excess > 0:
+                # Let go of so many units, if there are so many, those first that are taken last.
+                waiting = np.flatnonzero(self._there & ~self._used)
+                if len(waiting) > excess:
+                    last = np.argsort(-self._next[turn][waiting], kind="stable")[:excess]
+                    waiting = waiting[last]
+                self._there[waiting] = False
         return fresh
-
-    def _give_back(self, excess: int, turn: int) -> None:
-        """Let go of so many units, if there are so many, those first that are taken last."""
-        if excess <= 0:
-            return
-        waiting = np.flatnonzero(self._there & ~self._used)
-        if len(waiting) > excess:
-            last = np.argsort(-self._next[turn][waiting], kind="stable")[:excess]
-            waiting = waiting[last]
-        self._there[waiting] = False

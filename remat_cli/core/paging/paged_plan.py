@@ -79,7 +79,7 @@ def _judged(
     run = follow_paging(sessions.problem, schedule)
     places = NO_PLACES
     if memory.memory == DISK:
-        lives, rooms = _lives(sessions, schedule), _rooms(sessions, schedule, _peak_bytes(sessions, schedule, run))
+        lives, rooms = _outside(sessions, schedule, _peak_bytes(sessions, schedule, run))
         order = best_order(lives, rooms) if order is None else order
         if sorted(order) != list(range(len(lives))):
             raise ModelError("paging.place_order is no order of what the plan has in memory: compile again")
@@ -106,22 +106,22 @@ def _judged(
     return PagedPlan(sessions, schedule, run, paging, places)
 
 
-def _lives(sessions: PagedSessions, schedule: PagedSchedule) -> list[PageLife]:
-    """When values are there outside of sessions; those that are handed over in the end lie apart."""
+def _outside(
+    sessions: PagedSessions, schedule: PagedSchedule, peak_bytes: int
+) -> tuple[list[PageLife], list[PageRoom]]:
+    """When values are there outside of sessions, and the bytes they may take from the start of each step that is run.
+
+    Those that are handed over in the end lie apart.
+    """
     tensors, end = sessions.problem.tensors, len(sessions.steps) - 1
-    outside = len(tensors) - len(sessions.packed)
-    return [
+    outside, first = len(tensors) - len(sessions.packed), sessions.first_action
+    lives = [
         PageLife(tensor, whole_pages(tensors[tensor].size_bytes), begin, over, tensors[tensor].uses[-1] == end)
         for tensor, begin, over in stretches(sessions.problem, schedule)
         if tensor < outside and tensors[tensor].size_bytes
     ]
-
-
-def _rooms(sessions: PagedSessions, schedule: PagedSchedule, peak_bytes: int) -> list[PageRoom]:
-    """How many bytes all values may take, from the start of each step that is run."""
-    first = sessions.first_action
     steps = zip(schedule.starts[first:], sessions.inner_bytes[first:], strict=True)
-    return [PageRoom(start, peak_bytes - inner) for start, inner in steps]
+    return lives, [PageRoom(start, peak_bytes - inner) for start, inner in steps]
 
 
 def _fresh_ns(sessions: PagedSessions, schedule: PagedSchedule, places: PagePlaces, page_ns: int) -> dict[int, int]:

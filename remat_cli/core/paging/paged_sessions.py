@@ -112,19 +112,14 @@ def grouped(problem: Problem, plan: Plan, most_ns: int) -> tuple[int, ...]:
     """
     firsts, spent = [0], 0
     for number, step in enumerate(plan.schedule.steps):
-        is_full = spent >= most_ns if not _is_continued(plan, number, firsts[-1]) else spent >= 2 * most_ns
-        if number and is_full:
+        storages = {plan.instances[value].storage for value in plan.makes[number]}
+        reads = (plan.instances[value] for value in plan.reads[number])
+        is_continued = any(value.storage in storages and value.birth >= firsts[-1] for value in reads)
+        if number and spent >= (2 * most_ns if is_continued else most_ns):
             firsts.append(number)
             spent = 0
         spent += step_ns(problem, step)
     return tuple(firsts)
-
-
-def _is_continued(plan: Plan, number: int, first: int) -> bool:
-    """Whether a step works in the storage of what was made since step `first`."""
-    storages = {plan.instances[value].storage for value in plan.makes[number]}
-    reads = (plan.instances[value] for value in plan.reads[number])
-    return any(value.storage in storages and value.birth >= first for value in reads)
 
 
 def groups_of(plan: Plan, firsts: Sequence[int]) -> list[tuple[int, ...]]:
@@ -225,21 +220,17 @@ def fresh_pages(problem: Problem, plan: Plan, cut: Cut) -> list[int]:
         assert isinstance(session, Segment)
         steps = (plan.schedule.steps[number] for number in session.steps)
         workspaces = [problem.ops[step.op].workspace_bytes[step.device] for step in steps if isinstance(step, Compute)]
-        blocks = [*_own_blocks(problem, plan, session).values(), *workspaces]
-        found.append(sum(whole_pages(size) for size in blocks if size >= MAPPED_FROM_BYTES) // PAGE_BYTES)
+        # Bytes of each buffer that it makes and does not give; it works on what it is given in a new one.
+        imported = {plan.instances[each].storage for each in session.imports}
+        exported = {plan.instances[each].storage for each in session.exports}
+        blocks: dict[tuple[bool, int], int] = {}
+        for made in (each for number in session.steps for each in plan.makes[number]):
+            instance = plan.instances[made]
+            tensor = problem.tensors[instance.tensor]
+            if tensor.view_of is None and instance.storage not in exported:
+                is_new = instance.storage not in imported
+                key = (is_new, instance.storage if is_new else made)
+                blocks[key] = max(blocks.get(key, 0), tensor.size_bytes)
+        sizes = [*blocks.values(), *workspaces]
+        found.append(sum(whole_pages(size) for size in sizes if size >= MAPPED_FROM_BYTES) // PAGE_BYTES)
     return found
-
-
-def _own_blocks(problem: Problem, plan: Plan, session: Segment) -> dict[tuple[bool, int], int]:
-    """Bytes of each buffer that a session makes and does not give; it works on what it is given in a new one."""
-    imported = {plan.instances[each].storage for each in session.imports}
-    exported = {plan.instances[each].storage for each in session.exports}
-    blocks: dict[tuple[bool, int], int] = {}
-    for made in (each for number in session.steps for each in plan.makes[number]):
-        instance = plan.instances[made]
-        tensor = problem.tensors[instance.tensor]
-        if tensor.view_of is None and instance.storage not in exported:
-            is_new = instance.storage not in imported
-            key = (is_new, instance.storage if is_new else made)
-            blocks[key] = max(blocks.get(key, 0), tensor.size_bytes)
-    return blocks

@@ -6,7 +6,7 @@ end, and its bytes go, while a step runs, and a step may wait for that.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 from remat_cli.base.errors import InvalidSchedule
@@ -40,12 +40,21 @@ def follow_paging(problem: PagedProblem, schedule: PagedSchedule) -> PagedRun:
     held = [*zip(problem.workspace_bytes, schedule.starts, ends, strict=True)]
     sizes = [tensor.size_bytes for tensor in problem.tensors]
     held += ((sizes[number], begin, end) for number, begin, end in stretches(problem, schedule))
-    curve = _curve(held)
+    change: dict[int, int] = defaultdict(int)
+    for size, begin, over in held:
+        if begin < over:
+            change[begin] += size
+            change[over] -= size
+    curve, total = [], 0
+    for tick, more in sorted(change.items()):
+        total += more
+        if more:
+            curve.append((tick, total))
     return PagedRun(
         makespan=last,
         peak_bytes=max((bytes_ for _, bytes_ in curve), default=0),
         stall=last - problem.compute_ticks,
-        curve=curve,
+        curve=tuple(curve),
     )
 
 
@@ -85,7 +94,14 @@ def _held_of(
     final = uses[tensor.final]
     made = ends[final] if final >= 0 else 0
     written = _written(problem, number, made, [each for each in transfers if each.direction == "write"])
-    reads = _reads_by_gap(problem, number, [each for each in transfers if each.direction == "read"])
+    reads: dict[int, int] = {}  # start of the read that ends each paged gap
+    for each in transfers:
+        if each.direction == "read":
+            if each.gap not in tensor.open_gaps:
+                raise InvalidSchedule(f"tensor {number} may not be away in gap {each.gap}")
+            if each.gap in reads:
+                raise InvalidSchedule(f"tensor {number} is read twice in gap {each.gap}")
+            reads[each.gap] = each.start
     begin = starts[uses[0]] if uses[0] >= 0 else 0
     for gap, read in sorted(reads.items()):
         if written is None:
@@ -115,30 +131,3 @@ def _written(problem: PagedProblem, number: int, made: int, writes: list[PageTra
     if writes[0].start < made:
         raise InvalidSchedule(f"tensor {number} is written at {writes[0].start}, before it is made at {made}")
     return writes[0].start + problem.transfer_ticks(number, "write")
-
-
-def _reads_by_gap(problem: PagedProblem, number: int, reads: list[PageTransfer]) -> dict[int, int]:
-    """Start of the read that ends each paged gap."""
-    found: dict[int, int] = {}
-    for read in reads:
-        if read.gap not in problem.tensors[number].open_gaps:
-            raise InvalidSchedule(f"tensor {number} may not be away in gap {read.gap}")
-        if read.gap in found:
-            raise InvalidSchedule(f"tensor {number} is read twice in gap {read.gap}")
-        found[read.gap] = read.start
-    return found
-
-
-def _curve(held: Iterable[Held]) -> tuple[tuple[int, int], ...]:
-    """Bytes held from each tick at which that changes."""
-    change: dict[int, int] = defaultdict(int)
-    for size, begin, end in held:
-        if begin < end:
-            change[begin] += size
-            change[end] -= size
-    curve, total = [], 0
-    for tick, more in sorted(change.items()):
-        total += more
-        if more:
-            curve.append((tick, total))
-    return tuple(curve)

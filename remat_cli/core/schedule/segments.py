@@ -196,20 +196,15 @@ class _Cutter:
         """Cut a group that does not fit into pieces, each as long as memory allows; one step alone if it must."""
         pieces, rest = [], group
         while rest:
-            length = self._longest(rest)
+            length = len(rest)
+            if length > 1 and not self._fits(rest):  # more steps rarely need less memory, so it is bisected
+                length, above = 1, len(rest)
+                while above - length > 1:
+                    middle = (length + above) // 2
+                    length, above = (middle, above) if self._fits(rest[:middle]) else (length, middle)
             pieces.append(rest[:length])
             rest = rest[length:]
         return pieces
-
-    def _longest(self, steps: list[int]) -> int:
-        """How many of these steps can run in one session. More steps rarely need less memory, so it is bisected."""
-        if len(steps) == 1 or self._fits(steps):
-            return len(steps)
-        low, high = 1, len(steps)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(steps[:middle]) else (low, middle)
-        return low
 
     def _fits(self, group: list[int]) -> bool:
         pairs = zip(self._during(group), self.problem.memories, strict=True)
@@ -276,14 +271,7 @@ class _Cutter:
 
     def inner_peak(self, group: list[int], *, exports: bool = True) -> int:
         """The most that a session holds of what it makes, workspace included; without its exports if not asked for."""
-        inner = self._inner_problem(group)
-        if not exports:
-            own = (msgspec.structs.replace(t, size_bytes=0) if t.kept else t for t in inner.tensors)
-            inner = msgspec.structs.replace(inner, tensors=tuple(own))
-        return simulate(inner, Schedule.of_ops(range(len(inner.ops)))).peak  # type: ignore[arg-type]
-
-    def _inner_problem(self, group: list[int]) -> Problem:
-        """A segment as a problem of one device: what it imports is the caller's, what it exports is kept."""
+        # The segment as a problem of one device: what it imports is the caller's, what it exports is kept.
         made = [i for number in group for i in self.plan.makes[number]]
         local = {instance: tensor for tensor, instance in enumerate(made)}
         ops, tensors = [], []
@@ -305,7 +293,11 @@ class _Cutter:
             for instance in self.plan.makes[number]:
                 stays = step.device in self.opaque or self._outlives(instance, group)
                 tensors.append(self._inner_tensor(instance, number, len(ops) - 1, local, stays))
-        return Problem(tuple(ops), tuple(tensors), (Memory("segment", 2**62),), (Device("segment", 0),))
+        inner = Problem(tuple(ops), tuple(tensors), (Memory("segment", 2**62),), (Device("segment", 0),))
+        if not exports:
+            own = (msgspec.structs.replace(t, size_bytes=0) if t.kept else t for t in inner.tensors)
+            inner = msgspec.structs.replace(inner, tensors=tuple(own))
+        return simulate(inner, Schedule.of_ops(range(len(inner.ops)))).peak  # type: ignore[arg-type]
 
     def _inner_tensor(
         self, instance: int, number: int, producer: int, local: dict[int, int], is_export: bool
@@ -333,33 +325,25 @@ class _Cutter:
         here = [number for number, instance in enumerate(self.plan.instances) if instance.memory == memory]
         given = [self.sizes[self.plan.instances[number].tensor] for number in here if number not in born]
         holds = [Hold(size, 0, length - 1) for size in given]
-        holds += self._holds(groups, [number for number in here if number in born])
-        places = {number: place for place, number in enumerate(number for group in groups for number in group)}
-        holds += workspaces(self.problem, self.plan, places, memory, cache.parts)
-        return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)
-
-    def _holds(self, groups: list[list[int]], instances: Sequence[int]) -> list[Hold]:
-        """From where to where each of these instances needs a buffer; views inside a session share one.
-
-        Positions are those of steps in the order of the groups. What nobody reads the runtime frees with its session.
-        """
+        # Positions are those of steps in the order of the groups; views inside a session share a buffer. What nobody
+        # reads the runtime frees with its session.
         at = {step: position for position, step in enumerate(number for group in groups for number in group)}
-        read = {instance for reads in self.plan.reads for instance in reads}
+        read = {made for reads in self.plan.reads for made in reads}
         homes = self._homes(groups)
         roots: dict[int, int] = {}
         last: dict[int, int] = {}
-        holds = []
-        for number in instances:
-            instance, (home, last_home) = self.plan.instances[number], homes[number]
+        for number in (number for number in here if number in born):
+            made, (home, last_home) = self.plan.instances[number], homes[number]
             if self._outlives(number, groups[home]):
                 first, end = groups[home][0], groups[max(home, last_home)][-1]
-                holds.append(Hold(self.sizes[instance.tensor], at[first], at[end]))
+                holds.append(Hold(self.sizes[made.tensor], at[first], at[end]))
             else:
                 root = roots[number] = viewed(self.problem, self.plan, number, roots)
-                end = at[instance.birth] if number in read else at[groups[home][-1]]
-                last[root] = max(last.get(root, 0), end, at.get(instance.death, 0))
+                end = at[made.birth] if number in read else at[groups[home][-1]]
+                last[root] = max(last.get(root, 0), end, at.get(made.death, 0))
         for root, end in last.items():
             if root in roots:
-                instance = self.plan.instances[root]
-                holds.append(Hold(self.sizes[instance.tensor], at[instance.birth], end))
-        return holds
+                made = self.plan.instances[root]
+                holds.append(Hold(self.sizes[made.tensor], at[made.birth], end))
+        holds += workspaces(self.problem, self.plan, at, memory, cache.parts)
+        return self.fixed[memory] - sum(given) + steady_bytes(cache, holds, length)

@@ -147,7 +147,15 @@ class _Calming:
         start = order
         windows = [(0, middle), (middle, len(order))]
         for _ in range(MOST_HALVINGS):
-            trial = self._trial(order, windows, sort)
+            # Each window sorted in which that adds no break.
+            trial = list(order)
+            for begin, stop in windows:
+                steps = order[begin:stop]
+                ties = self.ties.within(steps)
+                new = [steps[place] for place in sort(ties.sources, ties.reads)]
+                left, right = order[max(begin - 1, 0) : begin], order[stop : stop + 1]
+                if self.ties.breaks(left + new + right) <= self.ties.breaks(left + steps + right):
+                    trial[begin:stop] = new
             memory = self._memory(trial)
             large = [window for window in windows if max(memory[slice(*window)], default=0) > self.limit_bytes]
             for first, end in large:
@@ -157,18 +165,6 @@ class _Calming:
             if not windows:
                 break
         return order if max(self._memory(order), default=0) <= self.limit_bytes else start
-
-    def _trial(self, order: list[int], windows: Sequence[Window], sort: Sort) -> list[int]:
-        """The order with each window sorted in which that adds no break."""
-        trial = list(order)
-        for first, end in windows:
-            steps = order[first:end]
-            ties = self.ties.within(steps)
-            new = [steps[place] for place in sort(ties.sources, ties.reads)]
-            left, right = order[max(first - 1, 0) : first], order[end : end + 1]
-            if self.ties.breaks(left + new + right) <= self.ties.breaks(left + steps + right):
-                trial[first:end] = new
-        return trial
 
     def _memory(self, order: Sequence[int]) -> tuple[int, ...]:
         """Bytes in use during each step of an order."""

@@ -90,6 +90,11 @@ class Budget(msgspec.Struct, frozen=True):
     origin: Origin
 
 
+def meant_share(text: str) -> str | None:
+    """The percentage that a whole number without a unit was probably meant as, since nothing fits in so few bytes."""
+    return f"{text}%" if re.fullmatch(r"[1-9][0-9]?|100", text) else None
+
+
 def parse_budget(text: str) -> AskedBudget:
     """Read `512MiB`, `4096`, `80%`, `0.8`, `min` or `cpu=2GiB,cuda:0=512MiB`.
 

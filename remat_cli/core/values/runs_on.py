@@ -121,9 +121,16 @@ class RunsOn(msgspec.Struct, frozen=True):
     @property
     def metadata(self) -> dict[str, str]:
         """The entries of the model's metadata that say so."""
-        values = msgspec.to_builtins(self)
-        fields = {f"{RUNS_ON_KEY}.{name}": _written(value) for name, value in values.items()}
-        return {RUNS_ON_KEY: self.line, **fields}
+        found = {RUNS_ON_KEY: self.line}
+        for name, value in msgspec.to_builtins(self).items():
+            if isinstance(value, bool):
+                text = "true" if value else "false"
+            elif isinstance(value, list | tuple):
+                text = "; ".join(map(str, value))
+            else:
+                text = "none" if value is None else str(value)
+            found[f"{RUNS_ON_KEY}.{name}"] = text
+        return found
 
     @classmethod
     def from_metadata(cls, entries: Mapping[str, str]) -> Self | None:
@@ -141,14 +148,6 @@ class RunsOn(msgspec.Struct, frozen=True):
             return msgspec.convert(found, cls, strict=False)
         except msgspec.ValidationError:
             return None
-
-
-def _written(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return "; ".join(map(str, value))
-    return "none" if value is None else str(value)
 
 
 def guard_name(processor: str) -> str:

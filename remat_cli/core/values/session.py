@@ -55,8 +55,12 @@ class AskedSession(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changed(self) -> dict[str, str]:
         """What is not the default, as it is written."""
-        names = (field.name for field in msgspec.structs.fields(self))
-        return {name: _text(getattr(self, name)) for name in names if getattr(self, name) != getattr(DEFAULT, name)}
+        found = {}
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if value != getattr(DEFAULT, field.name):
+                found[field.name] = ("on" if value else "off") if isinstance(value, bool) else str(value)
+        return found
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -111,7 +115,3 @@ def session_value(name: str, value: object) -> bool | int | str:
     if name in ("threads", "concurrency") and text.isdigit() and 1 <= int(text) <= MOST_AT_ONCE:
         return int(text)
     raise ConfigError(f"session {name}={text}: write {OPTIONS[name]}, such as --session arena=off")
-
-
-def _text(value: object) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

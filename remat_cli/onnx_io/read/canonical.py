@@ -34,19 +34,10 @@ def canonicalise(model: ir.Model, ends: Sequence[str]) -> None:
     for node in graph:
         if node.op_type in GENERATED and (name := f"{node.op_type}/{node.outputs[0].name}") not in taken:
             node.name = name
-    _reorder(graph, ends)
-    weights = sorted(graph.initializers.items())
-    graph.initializers.clear()
-    graph.initializers.update(weights)
-
-
-def _reorder(graph: ir.Graph, ends: Sequence[str]) -> None:
-    """Nodes in depth-first order from the last end to the first; those that nobody reads stand last, in order of ends.
-
-    Nodes that serve no output come first of these, by name.
-    """
+    # Nodes in depth-first order from the last end to the first; those that nobody reads stand last, in order of ends.
+    # Nodes that serve no output come first of these, by name.
     makers = {value.name: value.producer() for value in graph.outputs}
-    roots = [node for name in reversed(ends) if (node := makers[name]) is not None]
+    roots = [maker for name in reversed(ends) if (maker := makers[name]) is not None]
     unread = [node for node in graph if not any(value.uses() for value in node.outputs)]
     roots += sorted(unread, key=lambda node: node.name or "", reverse=True)
     # First what a node needs, in the order of inputs, then the node itself; without recursion.
@@ -65,3 +56,6 @@ def _reorder(graph: ir.Graph, ends: Sequence[str]) -> None:
     nodes = [*(node for node in order if node not in idle), *(node for node in reversed(order) if node in idle)]
     graph.remove(nodes)
     graph.extend(nodes)
+    weights = sorted(graph.initializers.items())
+    graph.initializers.clear()
+    graph.initializers.update(weights)

@@ -1,6 +1,6 @@
 """Writes down what a default session makes of a model on a kind of processor, so that the judge can count it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -8,7 +8,7 @@ import onnx_ir as ir
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.layout_scene import layout_scene
 from remat_cli.onnx_io.sizes.free_shapes import Dims
-from remat_cli.ort_rules.layout import BACK, CONV, IN_BLOCKS, RANK, REORDERED, LaidOut, LayoutOp, laid_out
+from remat_cli.ort_rules.layout import BACK, CONV, IN_BLOCKS, RANK, REORDERED, LayoutOp, laid_out
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,13 @@ def as_laid_out(
     for op in _by_wiring(ops):
         for name in op.makes:
             if name in laid.channels:
-                kinds[name] = _in_blocks(types, name, laid, block)
-                dims[name] = _known_in_blocks(kinds[name], dims, op, types)
+                whole, first = types[name.removesuffix(IN_BLOCKS).removesuffix(REORDERED)], op.reads[0]
+                batch, _, *rest = whole.shape
+                channels = -(-laid.channels[name] // block) * block
+                kinds[name] = TensorType(whole.dtype, (batch, channels, *rest))
+                # All is known but how many blocks there are, which is what is known of what the op reads.
+                before = dims.get(first) or (types[first].shape if first in types else (None,))
+                dims[name] = (before[0], channels, *rest)
     nodes = {node.name: node for node in model.graph}
     built = _built(model, ops, nodes, kinds)
     return LaidOutModel(
@@ -57,19 +62,6 @@ def as_laid_out(
         covers={op.name: op.covers for op in ops},
         grown_bytes=_grown_bytes(ops, model, block),
     )
-
-
-def _in_blocks(types: Mapping[str, TensorType], name: str, laid: LaidOut, block: int) -> TensorType:
-    kind = types[name.removesuffix(IN_BLOCKS).removesuffix(REORDERED)]
-    batch, _, *rest = kind.shape
-    return TensorType(kind.dtype, (batch, -(-laid.channels[name] // block) * block, *rest))
-
-
-def _known_in_blocks(kind: TensorType, dims: Mapping[str, Dims], op: LayoutOp, types: Mapping[str, TensorType]) -> Dims:
-    """What is known of a value in blocks: all but how many there are, which is what is known of what the op reads."""
-    first = op.reads[0]
-    before = dims.get(first) or (types[first].shape if first in types else (None,))
-    return (before[0], *kind.shape[1:])
 
 
 def _by_wiring(ops: Sequence[LayoutOp]) -> list[LayoutOp]:
@@ -104,18 +96,17 @@ def _built(
         for name in op.makes:
             if name:
                 values[name] = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT))
-    new = [
-        ir.Node(
-            op.domain,
-            op.op_type,
-            [values[name] if name else None for name in op.reads],
-            [*_attributes(nodes.get(op.name), op)],
-            outputs=[values[name] if name else ir.Value(name="") for name in op.makes],
-            name=op.name,
-            metadata_props=dict(nodes[op.name].metadata_props) if op.name in nodes else None,
+    new = []
+    for op in ops:
+        node = nodes.get(op.name)
+        # Attributes are those of the node that it was in the file, where it is one of the same type still.
+        attributes = node.attributes.values() if node is not None and node.op_type == op.op_type else ()
+        reads = [values[name] if name else None for name in op.reads]
+        makes = [values[name] if name else ir.Value(name="") for name in op.makes]
+        props = None if node is None else dict(node.metadata_props)
+        new.append(
+            ir.Node(op.domain, op.op_type, reads, [*attributes], outputs=makes, name=op.name, metadata_props=props)
         )
-        for op in ops
-    ]
     graph = ir.Graph(
         inputs,
         [values[value.name or ""] for value in old.outputs],
@@ -125,11 +116,6 @@ def _built(
         name=old.name,
     )
     return ir.Model(graph, ir_version=model.ir_version)
-
-
-def _attributes(node: ir.Node | None, op: LayoutOp) -> Iterable[ir.Attr]:
-    """Those of the node that an op was in the file, where it is one of the same type still."""
-    return node.attributes.values() if node is not None and node.op_type == op.op_type else ()
 
 
 def _grown_bytes(ops: Sequence[LayoutOp], model: ir.Model, block: int) -> int:

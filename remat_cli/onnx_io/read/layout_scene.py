@@ -26,8 +26,20 @@ def layout_scene(model: ir.Model, shapes: Mapping[str, Shape], places: Mapping[s
     nodes = [*model.graph]
     if places is not None:
         nodes.sort(key=lambda node: places.get(node.name or "", len(places)))
+    bodies = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    ops = tuple(
+        LayoutOp(
+            name=node.name or "",
+            op_type=node.op_type,
+            domain="" if node.domain == "ai.onnx" else node.domain,
+            reads=tuple("" if value is None else value.name or "" for value in node.inputs),
+            makes=tuple(value.name or "" for value in node.outputs),
+            attributes={name: each.value for name, each in node.attributes.items() if each.type not in bodies},
+        )
+        for node in nodes
+    )
     return LayoutScene(
-        ops=tuple(map(_op, nodes)),
+        ops=ops,
         shapes=dict(shapes),
         weights={name: dims_of(each) for name, each in tensors.items() if each.dtype == ir.DataType.FLOAT},
         numbers={
@@ -106,21 +118,6 @@ def carry_whole_names(before: ir.Model, after: ir.Model) -> ir.Model:
         for key in (key for key in WHOLE_KEYS if key in known):
             node.metadata_props.setdefault(key, known[key])
     return after
-
-
-def _op(node: ir.Node) -> LayoutOp:
-    return LayoutOp(
-        name=node.name or "",
-        op_type=node.op_type,
-        domain="" if node.domain == "ai.onnx" else node.domain,
-        reads=tuple("" if value is None else value.name or "" for value in node.inputs),
-        makes=tuple(value.name or "" for value in node.outputs),
-        attributes={name: each.value for name, each in node.attributes.items() if not _has_body(each)},
-    )
-
-
-def _has_body(attribute: ir.Attr) -> bool:
-    return attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def declared_shapes(model: ir.Model) -> dict[str, Shape]:

@@ -30,24 +30,14 @@ def as_loaded(path: Path, proto: onnx.ModelProto) -> None:
         node.domain = ""
     proto.graph.name = proto.graph.name or "graph"
     with_dense_tensors(path, proto)
-    _without_twins(proto.graph)
-
-
-LEAST_BYTES_OF_FIRST = 128
-"""Of weights of one name that hold less the runtime takes the last, of larger ones the first."""
-
-
-def _without_twins(graph: onnx.GraphProto) -> None:
-    """Drop weights without a name, and of those of one name all but that which the runtime takes. In place.
-
-    `Constant` nodes come behind the weights.
-    """
-    constants = [each for each in graph.node if each.op_type == "Constant" and each.domain in ONNX_DOMAINS]
+    # Without weights that have no name, and of those of one name only that which the runtime takes; `Constant` nodes
+    # come behind the weights.
+    constants = [each for each in proto.graph.node if each.op_type == "Constant" and each.domain in ONNX_DOMAINS]
     found: dict[str, list[onnx.TensorProto | onnx.NodeProto]] = {}
-    for tensor in graph.initializer:
+    for tensor in proto.graph.initializer:
         found.setdefault(tensor.name, []).append(tensor)
-    for node in constants:
-        found.setdefault(node.output[0], []).append(node)
+    for constant in constants:
+        found.setdefault(constant.output[0], []).append(constant)
     nameless = found.pop("", [])
     dropped = set(map(id, nameless))
     for twins in (twins for twins in found.values() if len(twins) > 1):
@@ -56,12 +46,16 @@ def _without_twins(graph: onnx.GraphProto) -> None:
         is_first = (bytes_wanted(tensor) or 0) >= LEAST_BYTES_OF_FIRST
         dropped.update(map(id, twins[1:] if is_first else twins[:-1]))
     if dropped:
-        tensors = [each for each in graph.initializer if id(each) not in dropped]
+        tensors = [each for each in proto.graph.initializer if id(each) not in dropped]
         kept = [onnx.TensorProto.FromString(each.SerializeToString()) for each in tensors]
-        for node in [node for node in constants if id(node) in dropped]:
-            graph.node.remove(node)
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
+        for constant in [constant for constant in constants if id(constant) in dropped]:
+            proto.graph.node.remove(constant)
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(kept)
+
+
+LEAST_BYTES_OF_FIRST = 128
+"""Of weights of one name that hold less the runtime takes the last, of larger ones the first."""
 
 
 def with_dense_tensors(path: Path, proto: onnx.ModelProto) -> None:

@@ -114,7 +114,11 @@ class SourceNames:
 
 def module_of(node: ir.Node) -> str:
     """The module of a network that a node belongs to, as torch's exporters write it down; empty where none did."""
-    scopes = _written_scopes(node)
+    try:  # the list of names, each with those around it, that newer exporters write; a file may hold anything
+        found = ast.literal_eval(node.metadata_props.get(SCOPES_KEY, "[]"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        found = []
+    scopes = [str(scope) for scope in found] if isinstance(found, list | tuple) else []
     if not scopes and (node.name or "").startswith("/"):
         scopes = (node.name or "").strip("/").split("/")
     path: list[str] = []
@@ -124,12 +128,3 @@ def module_of(node: ir.Node) -> str:
         elif scope:
             path.append(scope)
     return ".".join(path)
-
-
-def _written_scopes(node: ir.Node) -> list[str]:
-    """The list of names, each with those around it, that newer exporters write; a file may hold anything."""
-    try:
-        found = ast.literal_eval(node.metadata_props.get(SCOPES_KEY, "[]"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return [str(scope) for scope in found] if isinstance(found, list | tuple) else []

@@ -73,20 +73,16 @@ def _without(data: Data, start: int, stop: int, kind: str, refer: Refer, deepest
         if inner != TENSOR:
             new: bytes | None = _without(data, field.value, field.end, inner, refer, deepest - 1)
         else:
-            new = _referring(data, field, refer)
+            # With its contents left out, unless they are few, or are not bytes.
+            raw = [each for each in _fields(data, field.value, field.end) if each.number == RAW_DATA]
+            new = None
+            if len(raw) == 1 and raw[0].type == LENGTH_DELIMITED and raw[0].end - raw[0].value >= LEAST_BYTES:
+                rest = data[field.value : raw[0].begin] + data[raw[0].end : field.end]
+                new = refer(rest, raw[0].value, raw[0].end - raw[0].value)
         if new is not None:
             parts += [data[kept : field.begin], field.holding(len(new)), new]
             kept = field.end
     return b"".join([*parts, data[kept:stop]])
-
-
-def _referring(data: Data, tensor: _Field, refer: Refer) -> bytes | None:
-    """A tensor with its contents left out; None where they are few, or are not bytes."""
-    raw = [field for field in _fields(data, tensor.value, tensor.end) if field.number == RAW_DATA]
-    if len(raw) != 1 or raw[0].type != LENGTH_DELIMITED or raw[0].end - raw[0].value < LEAST_BYTES:
-        return None
-    rest = data[tensor.value : raw[0].begin] + data[raw[0].end : tensor.end]
-    return refer(rest, raw[0].value, raw[0].end - raw[0].value)
 
 
 def with_contents(model: bytes, mark: bytes, sizes: Sequence[int]) -> Iterator[bytes | int]:

@@ -48,37 +48,26 @@ def value_lengths(model: ir.Model) -> dict[str, ir.Node]:
     from_values = {value.name or "" for value in fed_inputs(model.graph)}
     found: dict[str, ir.Node] = {}
     for node in model.graph:
-        reads = list(_reads(node))
+        reads = [value.name or "" for value in (*node.inputs, *captured_values(node)) if value is not None]
         before = next((found[name] for name in reads if name in found), None)
         if node.op_type in MEASURES:
             from_values.update(_makes(node) if before is not None else ())
             continue
-        begins = node if _begins(node, from_values) else None
-        origin = begins if before is None else before
+        # Whether the lengths of what it makes depend on values that it reads, whatever lengths it reads.
+        ops = (node.op_type, *(inner.op_type for graph in subgraphs(node) for inner in graph.all_nodes()))
+        finds = not FINDERS.isdisjoint(ops) and any(name in from_values for name in reads)
+        places = LENGTHS.get(node.op_type, ())
+        told = (value for at, value in enumerate(node.inputs) if at in places and value is not None)
+        begins = finds or any(value.name in from_values for value in told)
+        origin = (node if begins else None) if before is None else before
         if origin is not None:
-            found.update({name: origin for value in node.outputs if (name := value.name) and not _is_known(value)})
+            # Where the runtime knows the shape before a run, no value changes it.
+            unknown = (v for v in node.outputs if v.shape is None or not all(isinstance(dim, int) for dim in v.shape))
+            found.update({name: origin for value in unknown if (name := value.name)})
         if origin is not None or any(name in from_values for name in reads):
             from_values.update(_makes(node))
     return found
 
 
-def _begins(node: ir.Node, from_values: set[str]) -> bool:
-    """Whether the lengths of what an op makes depend on values that it reads, whatever lengths it reads."""
-    ops = (node.op_type, *(inner.op_type for graph in subgraphs(node) for inner in graph.all_nodes()))
-    if not FINDERS.isdisjoint(ops) and any(name in from_values for name in _reads(node)):
-        return True
-    places = LENGTHS.get(node.op_type, ())
-    return any(value is not None and value.name in from_values for at, value in enumerate(node.inputs) if at in places)
-
-
-def _reads(node: ir.Node) -> Iterator[str]:
-    yield from (value.name or "" for value in (*node.inputs, *captured_values(node)) if value is not None)
-
-
 def _makes(node: ir.Node) -> Iterator[str]:
     yield from (value.name for value in node.outputs if value.name)
-
-
-def _is_known(value: ir.Value) -> bool:
-    """Whether the runtime knows the shape before a run: then no value changes it."""
-    return value.shape is not None and all(isinstance(dim, int) for dim in value.shape)

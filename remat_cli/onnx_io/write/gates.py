@@ -52,7 +52,16 @@ def add_gates(scene: Scene) -> GatedOps:
     gated: set[int] = set()
     while True:
         gated_ops = write_gates(scene, gated)
-        early = _too_early(gated_ops.drafts) | _merged(gated_ops.drafts)
+        # Steps that read exactly what an earlier run of the same op reads: the runtime would merge the two.
+        seen: set[tuple[str, tuple[str, ...]]] = set()
+        merged: set[int] = set()
+        for draft in gated_ops.drafts:
+            if draft.source is not None:
+                key = (draft.source.name or "", draft.reads)
+                if key in seen:
+                    merged.add(draft.step)
+                seen.add(key)
+        early = _too_early(gated_ops.drafts) | merged
         if scene.layout is not None:
             early &= scene.layout.may_wait
             if early <= gated:
@@ -81,19 +90,6 @@ def _too_early(drafts: Sequence[Draft]) -> set[int]:
         early = {op for place, op in enumerate(order) if op > place}
     # Where a gate helper stands, the next step.
     return {next(draft.step for draft in drafts[op:] if draft.step >= 0) for op in early}
-
-
-def _merged(drafts: Sequence[Draft]) -> set[int]:
-    """Steps that read exactly what an earlier run of the same op reads: the runtime would merge the two."""
-    seen: set[tuple[str, tuple[str, ...]]] = set()
-    merged: set[int] = set()
-    for draft in drafts:
-        if draft.source is not None:
-            key = (draft.source.name or "", draft.reads)
-            if key in seen:
-                merged.add(draft.step)
-            seen.add(key)
-    return merged
 
 
 @dataclass(frozen=True)
@@ -270,15 +266,6 @@ class _GateWriter:
         helper = f"remat_gate/{step.name}/seal"
         self.views[name] = self.writer.append(helper, self.writer.view_type, (name, argument), kind)
 
-    def _seal_output(self, step: Draft) -> None:
-        """The same where the op makes a model output, which has no reader until a gate waits for it."""
-        name, drafts = step.makes[0], self.writer.drafts
-        at = next(place for place, draft in enumerate(drafts) if name in draft.makes)
-        inner = self.writer.fresh(f"{name}/remat_open", self.writer.type_of(name))
-        drafts[at] = replace(drafts[at], makes=(inner, *drafts[at].makes[1:]))
-        helper = self.writer.fresh(f"remat_gate/{step.name}/seal", self.writer.type_of(name))
-        drafts.insert(at + 1, Draft(helper, self.writer.view_type, (inner, self.arguments.pop(name)), (name,)))
-
     def _token(self, number: int, value: str) -> str:
         """A result of the step before, if possible one that lives on anyway.
 
@@ -289,7 +276,14 @@ class _GateWriter:
             constant = value in self.scene.weights and self.scene.inputs
             return self.scene.inputs[0] if constant else self.views.get(value, value)
         if self.arguments.keys() & set(self.scene.steps[number - 1].makes):
-            self._seal_output(self.scene.steps[number - 1])
+            # It makes a model output, which has no reader until a gate waits for it: a view is that one reader.
+            step = self.scene.steps[number - 1]
+            output, drafts = step.makes[0], self.writer.drafts
+            at = next(place for place, draft in enumerate(drafts) if output in draft.makes)
+            inner = self.writer.fresh(f"{output}/remat_open", self.writer.type_of(output))
+            drafts[at] = replace(drafts[at], makes=(inner, *drafts[at].makes[1:]))
+            helper = self.writer.fresh(f"remat_gate/{step.name}/seal", self.writer.type_of(output))
+            drafts.insert(at + 1, Draft(helper, self.writer.view_type, (inner, self.arguments.pop(output)), (output,)))
         if self.scene.layout is not None:
             layout, before = self.scene.layout, reversed(self.scene.steps[:number])
             is_held = number in self.gated

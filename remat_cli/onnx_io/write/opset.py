@@ -1,6 +1,6 @@
 """Declares another version of the ONNX operators for a model, where that changes nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.onnx_io.read.checking import schema_of
+from remat_cli.onnx_io.read.default_order import subgraphs
 from remat_cli.onnx_io.read.op_facts import has_body
 from remat_cli.onnx_io.write.assemble import element_types
 
@@ -243,7 +244,7 @@ def _keeps_meaning(node: ir.Node, old: int, new: int, shapes: Mapping[str, tuple
 
     So does one that runs a graph of its own, where all nodes of that do: later versions of these take more types.
     """
-    keeps_bodies = all(_keeps_meaning(each, old, new, shapes) for body in _bodies(node) for each in body)
+    keeps_bodies = all(_keeps_meaning(each, old, new, shapes) for body in subgraphs(node) for each in body)
     if node.domain not in ONNX_DOMAINS or not keeps_bodies:
         return keeps_bodies
     before, after = schema_of(node.op_type, old), schema_of(node.op_type, new)
@@ -273,15 +274,6 @@ def _has_nothing_behind_axis(node: ir.Node, shapes: Mapping[str, tuple[int, ...]
         return False
     behind = shape[axis.as_int() % len(shape) + 1 :]
     return all(isinstance(extent, int) for extent in behind) and prod(behind) == 1
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs that a node runs."""
-    for each in node.attributes.values():
-        if each.type == ir.AttributeType.GRAPH:
-            yield each.as_graph()
-        elif each.type == ir.AttributeType.GRAPHS:
-            yield from each.as_graphs()
 
 
 def _default(schema: onnx.defs.OpSchema, name: str) -> bytes:

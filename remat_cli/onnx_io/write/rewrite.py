@@ -101,20 +101,16 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
     open_axes = None
     if scene.layout is not None:
         open_axes = frozenset({0})
-        groups = _with_equal_terms(groups, gated_ops.drafts)
+        # Those as one whose values are added or multiplied: only of such is known that shapes agree.
+        merged = dict(groups)
+        for draft in gated_ops.drafts:
+            if draft.op_type in ("Add", "Sum", "Mul") and all(name in merged for name in draft.reads):
+                same = {merged[name] for name in (*draft.reads, *draft.makes) if name in merged}
+                merged = {name: min(same) if each in same else each for name, each in merged.items()}
+        groups = merged
     shapes, known = free_shapes(Canvas(model, types, groups, open_axes), infer)
     declare(model, shapes)
     return Released(model, gated_ops, observed, known)
-
-
-def _with_equal_terms(groups: Mapping[str, int], drafts: Sequence[Draft]) -> dict[str, int]:
-    """The groups with those as one whose values are added or multiplied: only of such is known that shapes agree."""
-    found = dict(groups)
-    for draft in drafts:
-        if draft.op_type in ("Add", "Sum", "Mul") and all(name in found for name in draft.reads):
-            numbers = {found[name] for name in (*draft.reads, *draft.makes) if name in found}
-            found = {name: min(numbers) if number in numbers else number for name, number in found.items()}
-    return found
 
 
 def _fully_known(parts: Parts) -> list[str]:
@@ -175,8 +171,7 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
         RematError: the plan spans devices, repeats an op for nobody, or cannot be written down faithfully.
     """
     taken = names_in(model)
-    steps, types = _steps(model, graph, plan, taken)
-    _refuse_dead_clones(steps, {port.name for port in info.interface.outputs})
+    steps, types = _steps(model, graph, plan, info.interface, taken)
     values = model.graph.initializers.items()
     own_weights = {name: value.const_value for name, value in values if value.const_value is not None}
     steps, weights = free_reshapes(steps, own_weights, taken)
@@ -215,7 +210,7 @@ def set_model_metadata(model: ir.Model, key: str, value: str) -> None:
 
 
 def _steps(
-    model: ir.Model, graph: Graph, plan: Plan, taken: set[str]
+    model: ir.Model, graph: Graph, plan: Plan, interface: Interface, taken: set[str]
 ) -> tuple[tuple[Draft, ...], dict[str, TensorType]]:
     """One draft per step of the plan, and the type of each instance by its name."""
     ids = tensor_ids(graph)
@@ -223,9 +218,17 @@ def _steps(
     for number, step in enumerate(plan.schedule.steps):
         if not isinstance(step, Compute) or step.device != 0:
             raise RematError(f"step {number} is not on the first device: only plans for one device can be written")
-    steps = drafts_of(model, graph, plan, (ids, names), taken)
+    steps = tuple(drafts_of(model, graph, plan, (ids, names), taken).values())
+    # An op that is repeated must be read each time, or the runtime would drop a run and with it the plan's order.
+    read = {name for draft in steps for name in draft.all_reads} | {port.name for port in interface.outputs}
+    runs = Counter(draft.source.name for draft in steps if draft.source is not None)
+    for draft in steps:
+        if draft.source is not None and runs[draft.source.name] > 1 and read.isdisjoint(draft.makes):
+            raise RematError(
+                f"step {draft.step} computes '{draft.name}', which nobody reads: the plan wastes a recompute"
+            )
     kinds = {name: _tensor(graph, ids, plan, i) for i, name in enumerate(names)}
-    return tuple(steps.values()), {name: TensorType(t.dtype, t.shape) for name, t in kinds.items()}
+    return steps, {name: TensorType(t.dtype, t.shape) for name, t in kinds.items()}
 
 
 def drafts_of(
@@ -287,18 +290,6 @@ def instance_names(graph: Graph, plan: Plan, ids: tuple[int, ...], taken: set[st
         for count, number in enumerate(numbers):
             names[number] = own if number == bearer else fresh_name(f"{own}/remat_{count}", taken)
     return names
-
-
-def _refuse_dead_clones(steps: tuple[Draft, ...], outputs: set[str]) -> None:
-    """An op that is repeated must be read each time, or the runtime would drop a run and with it the plan's order."""
-    read = {name for step in steps for name in step.all_reads} | outputs
-    runs = Counter(step.source.name for step in steps if step.source is not None)
-    for step in steps:
-        repeated = step.source is not None and runs[step.source.name] > 1
-        if repeated and not any(name in read for name in step.makes):
-            raise RematError(
-                f"step {step.step} computes '{step.name}', which nobody reads: the plan wastes a recompute"
-            )
 
 
 def _scene(

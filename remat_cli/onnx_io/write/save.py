@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 import onnx
@@ -57,7 +57,7 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
         data = data_path(path)
         checksum = _checksum(_pieces(moving, packed))
         with atomic_path(path) as temporary:
-            _write(temporary, [_serialise(_placed(model, data), _entries(moving, packed, checksum))])
+            _write(temporary, [_with_data(model, data, packed, checksum)])
             if not _has_checksum(data, checksum):
                 with atomic_path(data) as beside:
                     _write(beside, _pieces(moving, packed))
@@ -107,29 +107,6 @@ def data_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
-def _serialise(model: ir.Model, entries: Mapping[str, Mapping[str, str]]) -> bytes:
-    """Bytes of a model, the same ones every time; `entries` are what its external weights say beside their places."""
-    proto = ir.to_proto(model)
-    for tensor in tensors_of(proto.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            for key, value in entries[tensor.name].items():
-                tensor.external_data.add(key=key, value=value)
-    return bytes(proto.SerializeToString(deterministic=True))
-
-
-def _entries(moving: list[ir.TensorProtocol], packed: PackedWeights, checksum: str) -> defaultdict[str, dict[str, str]]:
-    """By weight, the checksum of the file, and where in it packed copies of the weight are."""
-    found = defaultdict[str, dict[str, str]](lambda: {"checksum": checksum})
-    sizes = [*(tensor.nbytes for tensor in moving), *(buffer.bytes for buffer in packed.buffers)]
-    offsets = itertools.islice(_offsets(sizes), len(moving), None)
-    for name, copies in packed.copies.items():
-        places = {
-            f"{ENTRY}{at}": copy.at(itertools.islice(offsets, len(copy.buffers))) for at, copy in enumerate(copies)
-        }
-        found[name] = {"checksum": checksum, **places}
-    return found
-
-
 def _movable(model: ir.Model) -> list[ir.TensorProtocol]:
     """Weights that a data file can hold, in the order in which they lie there."""
     tensors = [value.const_value for value in weights_of(model)]
@@ -154,31 +131,36 @@ def _pieces(tensors: list[ir.TensorProtocol], packed: PackedWeights) -> Iterator
         yield bytes(-buffer.bytes % ALIGNMENT)
 
 
-def _offsets(sizes: Iterable[int]) -> list[int]:
-    """Where what has these sizes starts in the data file."""
-    aligned = (size + -size % ALIGNMENT for size in sizes)
-    return list(itertools.accumulate(aligned, initial=0))[:-1]
+def _with_data(model: ir.Model, data: Path, packed: PackedWeights, checksum: str) -> bytes:
+    """Bytes of the model, the same ones every time: movable weights point into the data file, others are inside.
 
-
-def _placed(model: ir.Model, data: Path) -> ir.Model:
-    """The model with its movable weights pointing into the data file, and all others in memory."""
+    Each of the former says the checksum of the file, and where in it packed copies of the weight are.
+    """
     copy = copy_of(model)
-    offsets = iter(_offsets(tensor.nbytes for tensor in _movable(copy)))
+    sizes = [*(tensor.nbytes for tensor in _movable(copy)), *(buffer.bytes for buffer in packed.buffers)]
+    offsets = itertools.accumulate((size + -size % ALIGNMENT for size in sizes), initial=0)
     for value in weights_of(copy):
         tensor = present(value.const_value, f"weight '{value.name}'")
         if _is_movable(tensor):
-            name = value.name or ""
-            offset = next(offsets)
-            shape = ir.Shape(dims_of(tensor))
+            name, shape = value.name or "", ir.Shape(dims_of(tensor))
             value.const_value = ir.ExternalTensor(
-                data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=data.parent
+                data.name, next(offsets), tensor.nbytes, tensor.dtype, shape=shape, name=name, base_dir=data.parent
             )
         elif isinstance(tensor, ir.ExternalTensor):
             is_closed = tensor.raw is None
             value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
             if is_closed:
                 tensor.release()
-    return copy
+    entries = defaultdict[str, dict[str, str]](lambda: {"checksum": checksum})
+    for name, copies in packed.copies.items():
+        places = (each.at(itertools.islice(offsets, len(each.buffers))) for each in copies)
+        entries[name] = {"checksum": checksum, **{f"{ENTRY}{at}": place for at, place in enumerate(places)}}
+    proto = ir.to_proto(copy)
+    for tensor in tensors_of(proto.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            for key, text in entries[tensor.name].items():
+                tensor.external_data.add(key=key, value=text)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _checksum(pieces: Iterable[Piece]) -> str:

@@ -171,12 +171,6 @@ class _Writer:
                 raise ModelError(f"op '{drafts[0].name}' and those after it read '{name}', which is not there: report")
         reads = tuple(name for name in outer if name in known)
         makes = tuple(self.names[instance] for instance in segment.exports)
-        model = self._model(drafts, reads, makes)
-        file = f"segment_{number:04}.onnx"
-        (self.folder / file).write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
-        return SegmentFile(file, reads, makes, tuple(d.name for d in drafts), segment.steps, named_weight_uses(model))
-
-    def _model(self, drafts: list[Draft], reads: tuple[str, ...], makes: tuple[str, ...]) -> ir.Model:
         source = self.source
         ids = _ids(source)
         kinds = {name: source.graph.tensors[i] for name, i in zip(self.names, _tensors_of(source, ids), strict=True)}
@@ -195,7 +189,9 @@ class _Writer:
         empty = ir.Model(frame, ir_version=old.ir_version, functions=tuple(old.functions.values()))
         model = assemble(Parts(empty, ports, self.weights, element_types(types)), drafts)
         declare(model, {name: kind.shape for name, kind in types.items()})
-        return model
+        file = f"segment_{number:04}.onnx"
+        (self.folder / file).write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+        return SegmentFile(file, reads, makes, tuple(d.name for d in drafts), segment.steps, named_weight_uses(model))
 
 
 def _ids(source: SegmentSource) -> tuple[int, ...]:

@@ -141,7 +141,18 @@ class _Writer:
         nodes: list[ir.Node] = []
         count, known = self.op(nodes, "length", "SequenceLength", [sequence]), 0
         for number, ballast in enumerate(ballasts):
-            count, known = self._ballast(nodes, f"ballast{number}", count, known, ballast), ballast.hidden
+            # Its own shapes wait for the number that exists by then, which is known.
+            name, reads = f"ballast{number}", list[ir.Value | None]()
+            for kind, dims in zip(("steps", "weights", "recurrence"), ballast.shapes, strict=True):
+                rest = self.constant(f"{name}/{kind}_dims", [size - known for size in dims])
+                shape = self.op(nodes, f"{name}/{kind}_shape", "Add", [count, rest])
+                reads.append(self.op(nodes, f"{name}/{kind}", "ConstantOfShape", [shape]))
+            one_step = self.constant("one_step", [1], np.int32)
+            hidden = ir.Value(name=fresh_name(f"{PREFIX}{name}/hidden", self._taken))
+            size = [ir.AttrInt64("hidden_size", ballast.hidden)]
+            results = [ir.Value(name=""), hidden]
+            nodes.append(ir.Node("", "LSTM", [*reads, None, one_step], size, outputs=results, name=f"{PREFIX}{name}"))
+            count, known = self.op(nodes, f"{name}/count", "Size", [hidden]), ballast.hidden
         other: list[ir.Node] = []
         otherwise = self.count(other, "none")
         for value in (count, otherwise):
@@ -154,20 +165,6 @@ class _Writer:
         ]
         self.main.append(ir.Node("", "If", [condition], branches, outputs=[made], name=f"{PREFIX}token"))
         return made
-
-    def _ballast(self, nodes: list[ir.Node], name: str, before: ir.Value, known: int, ballast: Ballast) -> ir.Value:
-        """How many hidden numbers it has; its own shapes wait for the number `before`, which is known to be `known`."""
-        reads: list[ir.Value | None] = []
-        for kind, dims in zip(("steps", "weights", "recurrence"), ballast.shapes, strict=True):
-            rest = self.constant(f"{name}/{kind}_dims", [size - known for size in dims])
-            shape = self.op(nodes, f"{name}/{kind}_shape", "Add", [before, rest])
-            reads.append(self.op(nodes, f"{name}/{kind}", "ConstantOfShape", [shape]))
-        one_step = self.constant("one_step", [1], np.int32)
-        hidden = ir.Value(name=fresh_name(f"{PREFIX}{name}/hidden", self._taken))
-        size = [ir.AttrInt64("hidden_size", ballast.hidden)]
-        made = [ir.Value(name=""), hidden]
-        nodes.append(ir.Node("", "LSTM", [*reads, None, one_step], size, outputs=made, name=f"{PREFIX}{name}"))
-        return self.op(nodes, f"{name}/count", "Size", [hidden])
 
     def body(
         self,

@@ -1,6 +1,6 @@
 """What `run` is asked for a schedule of stages, checked before any work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,16 @@ def pipeline_options(path: Path, words: Mapping[str, Any]) -> PipelineOptions:
     """
     values = given_words(path, words, OF_SCHEDULES, "a schedule of stages")
     if "resources" in values:
-        values["resources"] = _resources(values["resources"])
+        texts, found = values["resources"], {}
+        for text in [texts] if isinstance(texts, str) else texts:
+            name, _, amount = text.partition("=")
+            try:
+                found[name] = float(amount)
+            except ValueError:
+                found[name] = 0.0
+            if not name or not 0 < found[name] < 1e6:
+                raise ConfigError(f"resource '{text}' is not NAME=N: write --resource gpu=1")
+        values["resources"] = found
     if "state" in values:
         values["state"] = Path(values["state"])
     options = PipelineOptions(**values)
@@ -63,16 +72,3 @@ def pipeline_options(path: Path, words: Mapping[str, Any]) -> PipelineOptions:
     if options.intra_op_threads < 0:
         raise ConfigError(f"intra_op_threads = {options.intra_op_threads} must not be negative")
     return options
-
-
-def _resources(texts: Sequence[str] | str) -> dict[str, float]:
-    found = {}
-    for text in [texts] if isinstance(texts, str) else texts:
-        name, _, amount = text.partition("=")
-        try:
-            found[name] = float(amount)
-        except ValueError:
-            found[name] = 0.0
-        if not name or not 0 < found[name] < 1e6:
-            raise ConfigError(f"resource '{text}' is not NAME=N: write --resource gpu=1")
-    return found

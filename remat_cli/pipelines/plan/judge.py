@@ -52,7 +52,14 @@ def simulate_pipeline(chain: PipelineChain, schedule: PeriodicSchedule, model: M
     placed = [_placed(chain, schedule, batch) for batch in range(batches)]
     tasks, moves = [done for done, _ in placed], [moved for _, moved in placed]
     for done, moved in zip(tasks, moves, strict=True):
-        _check_order(chain, schedule, done, moved)
+        for before, after in pairwise(done):
+            steps = [before, *([moved[before.task]] if before.task in moved else []), after]
+            for one, other in pairwise(steps):
+                if other.start < one.end:
+                    raise InvalidSchedule(
+                        f"mini-batch {one.batch}: what follows task {before.task} starts at {other.start}, "
+                        f"before {one.end}, when its input is there"
+                    )
     _check_alone(chain, schedule, tasks, moves)
     memory = {device: _memory_of(device, chain, schedule, tasks, model) for device in sorted(set(schedule.devices))}
     ends = sorted(done[-1].end for done in tasks)
@@ -105,17 +112,6 @@ def _placed(chain: PipelineChain, schedule: PeriodicSchedule, batch: int) -> tup
             takes = chain.transfers[lower - 1] if task < chain.layers or chain.has_gradients else 0
             moves[task] = _Task(batch, task, begin + later, begin + later + takes)
     return tasks, moves
-
-
-def _check_order(chain: PipelineChain, schedule: PeriodicSchedule, tasks: list[_Task], moves: dict[int, _Task]) -> None:
-    for before, after in pairwise(tasks):
-        steps = [before, *([moves[before.task]] if before.task in moves else []), after]
-        for one, other in pairwise(steps):
-            if other.start < one.end:
-                raise InvalidSchedule(
-                    f"mini-batch {one.batch}: what follows task {before.task} starts at {other.start}, "
-                    f"before {one.end}, when its input is there"
-                )
 
 
 def _check_alone(

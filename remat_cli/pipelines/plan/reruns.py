@@ -33,24 +33,21 @@ class Reruns:
         done: set[int] = set()
         order: list[int] = []
         for op in backward:
-            needed = self._needed(op) - done
+            # All that must run again for it.
+            needed: set[int] = set()
+            waiting = [op]
+            while waiting and self.parts:
+                reader = waiting.pop()
+                for tensor in self.line.graph.ops[reader].inputs:
+                    maker = self.line.graph.tensors[tensor].producer
+                    if maker is not None and maker not in needed and self.comes_again(reader, tensor):
+                        needed.add(maker)
+                        waiting.append(maker)
+            needed = needed - done
             order += sorted(needed, key=self.line.place.__getitem__)
             order.append(op)
             done |= needed
         return tuple(order)
-
-    def _needed(self, op: int) -> set[int]:
-        """All that must run again for an op."""
-        found: set[int] = set()
-        waiting = [op]
-        while waiting and self.parts:
-            reader = waiting.pop()
-            for tensor in self.line.graph.ops[reader].inputs:
-                maker = self.line.graph.tensors[tensor].producer
-                if maker is not None and maker not in found and self.comes_again(reader, tensor):
-                    found.add(maker)
-                    waiting.append(maker)
-        return found
 
     def _part(self, place: int) -> int | None:
         return next((number for number, (first, last) in enumerate(self.parts) if first <= place < last), None)

@@ -68,32 +68,22 @@ def stages_between(line: Line, ends: Sequence[int], again: Parts = ()) -> tuple[
     """The stages that end at these places; the last end is the end of the line."""
     bounds = list(pairwise((0, *ends)))
     crossing = {cut: line.crossing(cut) for cut in ends[:-1]}
-    parts = again or ((),) * len(bounds)
-    return tuple(_stage(line, bound, crossing, Reruns(line, each)) for bound, each in zip(bounds, parts, strict=True))
-
-
-def _stage(
-    line: Line,
-    bound: tuple[int, int],
-    crossing: dict[int, tuple[tuple[int, ...], tuple[int, ...]]],
-    reruns: Reruns,
-) -> StageParts:
-    first, last = bound
-    graph = line.graph
-    forward = line.forward[first:last]
-    backward = reruns.in_order(tuple(op for op in line.backward if first <= line.place[op] < last))
-    arrives, goes_back = crossing.get(first, ((), ()))
-    leaves, returns = crossing.get(last, ((), ()))
-    read_back = {t for op in backward for t in graph.ops[op].inputs if not reruns.comes_again(op, t)}
-    here = {*arrives, *(tensor for op in forward for tensor in graph.ops[op].outputs)}
-    kept = tuple(sorted(tensor for tensor in here if tensor in read_back or tensor in goes_back))
-    read = _read(line, forward) | read_back
-    fed = tuple(t for t in graph.model_inputs if t in read and t not in line.homes)
-    states = tuple(t for t in graph.model_inputs if t in line.homes and first <= line.homes[t] < last)
-    gradients = tuple(sorted(t for t, home in line.gradient_homes.items() if first <= home < last))
-    return StageParts(
-        first, last, forward, backward, reruns, arrives, leaves, returns, goes_back, kept, fed, states, gradients
-    )
+    graph, found = line.graph, []
+    for (first, last), each in zip(bounds, again or ((),) * len(bounds), strict=True):
+        reruns, forward = Reruns(line, each), line.forward[first:last]
+        backward = reruns.in_order(tuple(op for op in line.backward if first <= line.place[op] < last))
+        arrives, goes_back = crossing.get(first, ((), ()))
+        leaves, returns = crossing.get(last, ((), ()))
+        read_back = {t for op in backward for t in graph.ops[op].inputs if not reruns.comes_again(op, t)}
+        here = {*arrives, *(tensor for op in forward for tensor in graph.ops[op].outputs)}
+        kept = tuple(sorted(tensor for tensor in here if tensor in read_back or tensor in goes_back))
+        read = _read(line, forward) | read_back
+        fed = tuple(t for t in graph.model_inputs if t in read and t not in line.homes)
+        states = tuple(t for t in graph.model_inputs if t in line.homes and first <= line.homes[t] < last)
+        gradients = tuple(sorted(t for t, home in line.gradient_homes.items() if first <= home < last))
+        crossed = (arrives, leaves, returns, goes_back)
+        found.append(StageParts(first, last, forward, backward, reruns, *crossed, kept, fed, states, gradients))
+    return tuple(found)
 
 
 def _read(line: Line, ops: Iterable[int]) -> set[int]:

@@ -48,35 +48,35 @@ def period_svg(picture: PeriodPicture, title: str) -> bytes:
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    return figure_svg(lambda: _figure(picture, title))
 
+    def make() -> Any:
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
 
-def _figure(picture: PeriodPicture, title: str) -> Any:
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
+        rows = [f"device {number}" for number in range(len(picture.devices))]
+        rows += [f"link {link.devices[0]}-{link.devices[1]}" for link in picture.links]
+        above = max(LEAST_INCHES, ROW_INCHES * len(rows))
+        figure = Figure(figsize=(8.4, above + 2.6), layout="constrained")
+        upper, lower = figure.subplots(2, 1, gridspec_kw={"height_ratios": (above, 1.6)})
+        for row, device in enumerate(picture.devices):
+            _draw(upper, row, [(t.offset_ns, t.duration_ns, t.kind, str(t.stage)) for t in device.order], picture)
+        for row, link in enumerate(picture.links, len(picture.devices)):
+            _draw(upper, row, [(t.offset_ns, t.duration_ns, t.kind, "") for t in link.order], picture)
+        upper.set_yticks(range(len(rows)), rows, fontsize=9)
+        upper.set_ylim(len(rows) - 0.5, -0.5)
+        upper.set_xlim(0, picture.period_ns / 1e6)
+        upper.set_xlabel("time in the period, ms")
+        upper.spines[["top", "right"]].set_visible(False)
+        upper.set_title(title, loc="left", fontsize=12, fontweight="bold")
+        handles = [Patch(facecolor=FORWARD, label="forward")]
+        if any(task.kind == "B" and task.duration_ns for device in picture.devices for task in device.order):
+            handles.append(Patch(facecolor=BACKWARD, label="backward"))
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1.0), "borderaxespad": 0}
+        upper.legend(handles=handles, **place, ncols=2, frameon=False, fontsize=9)
+        _draw_memory(lower, picture)
+        return figure
 
-    rows = [f"device {number}" for number in range(len(picture.devices))]
-    rows += [f"link {link.devices[0]}-{link.devices[1]}" for link in picture.links]
-    above = max(LEAST_INCHES, ROW_INCHES * len(rows))
-    figure = Figure(figsize=(8.4, above + 2.6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, gridspec_kw={"height_ratios": (above, 1.6)})
-    for row, device in enumerate(picture.devices):
-        _draw(upper, row, [(t.offset_ns, t.duration_ns, t.kind, str(t.stage)) for t in device.order], picture)
-    for row, link in enumerate(picture.links, len(picture.devices)):
-        _draw(upper, row, [(t.offset_ns, t.duration_ns, t.kind, "") for t in link.order], picture)
-    upper.set_yticks(range(len(rows)), rows, fontsize=9)
-    upper.set_ylim(len(rows) - 0.5, -0.5)
-    upper.set_xlim(0, picture.period_ns / 1e6)
-    upper.set_xlabel("time in the period, ms")
-    upper.spines[["top", "right"]].set_visible(False)
-    upper.set_title(title, loc="left", fontsize=12, fontweight="bold")
-    handles = [Patch(facecolor=FORWARD, label="forward")]
-    if any(task.kind == "B" and task.duration_ns for device in picture.devices for task in device.order):
-        handles.append(Patch(facecolor=BACKWARD, label="backward"))
-    place = {"loc": "lower right", "bbox_to_anchor": (1, 1.0), "borderaxespad": 0}
-    upper.legend(handles=handles, **place, ncols=2, frameon=False, fontsize=9)
-    _draw_memory(lower, picture)
-    return figure
+    return figure_svg(make)
 
 
 def _draw(axes: Any, row: int, tasks: Sequence[tuple[int, int, str, str]], picture: PeriodPicture) -> None:

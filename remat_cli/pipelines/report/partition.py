@@ -92,11 +92,24 @@ class PartitionReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
             f"{kind}, {plural(asked.devices, 'device')} of {format_bytes(asked.memory_bytes)}, "
             f"links of {asked.link_bytes_per_second / 1e9:g} GB/s, method {asked.method}",
         ]
-        if self.lack is not None:
-            return [*lines, "", *_lack_lines(self.lack, self.status, style)]
+        if (lack := self.lack) is not None:
+            if self.status != "impossible":
+                head = "no plan found; stages of neighbouring ops need"
+            elif lack.is_proved:
+                head = "impossible: some device needs at least"
+            else:
+                head = "impossible in stages of neighbouring ops: some device needs at least"
+            where = " on some device" if self.status != "impossible" else ""
+            ends = lack.first_op if lack.first_op == lack.last_op else f"{lack.first_op} to {lack.last_op}"
+            return [
+                *lines,
+                "",
+                style.paint(f"{head} {format_bytes(lack.needed_bytes)}{where}", "bad"),
+                f"what needs most by itself: {ends}, {format_bytes(lack.alone_bytes)}",
+                "give more memory, more devices or a smaller micro-batch",
+            ]
         assert self.plan is not None
-        lines += ["", *_stage_lines(self.plan, style), "", *_cut_lines(self.plan, style), ""]
-        lines += [*_period_lines(self.plan, self), "", *_device_lines(self.plan), ""]
+        lines += ["", *_stage_lines(self.plan, style), "", *_device_lines(self.plan, asked.micro_batches), ""]
         picture = picture_of(self.plan, asked)
         lines += period_lines(picture, style)
         if self.differs is not None:
@@ -127,23 +140,8 @@ def partition_picture(report: PartitionReport) -> bytes:
     return period_svg(picture_of(report.plan, report.request), f"Pipeline: {name}")
 
 
-def _lack_lines(lack: Lack, status: Status, style: Style) -> list[str]:
-    ends = lack.first_op if lack.first_op == lack.last_op else f"{lack.first_op} to {lack.last_op}"
-    need = format_bytes(lack.needed_bytes)
-    if status == "impossible" and lack.is_proved:
-        head = f"impossible: some device needs at least {need}"
-    elif status == "impossible":
-        head = f"impossible in stages of neighbouring ops: some device needs at least {need}"
-    else:
-        head = f"no plan found; stages of neighbouring ops need {need} on some device"
-    return [
-        style.paint(head, "bad"),
-        f"what needs most by itself: {ends}, {format_bytes(lack.alone_bytes)}",
-        "give more memory, more devices or a smaller micro-batch",
-    ]
-
-
 def _stage_lines(plan: PlannedStages, style: Style) -> list[str]:
+    """The stages; where the model is cut, and what crosses there."""
     rows = [["stage", "device", "ops", "again", "from", "to", "forward", "backward", "weights", "per micro-batch"]]
     width = max(12, (style.width - 70) // 2)
     for number, stage in enumerate(plan.stages, 1):
@@ -151,11 +149,6 @@ def _stage_lines(plan: PlannedStages, style: Style) -> list[str]:
         times = [duration(stage.forward_ns), duration(stage.backward_ns) if stage.backward_ns else "-"]
         sizes = [format_bytes(stage.weight_bytes), format_bytes(stage.kept_bytes) if stage.kept_bytes else "-"]
         rows.append([str(number), str(stage.device), str(stage.ops), str(stage.again or "-"), *ends, *times, *sizes])
-    return columns(rows, ">>>><<>>>>")
-
-
-def _cut_lines(plan: PlannedStages, style: Style) -> list[str]:
-    """Where the model is cut, and what crosses there."""
     lines = []
     for number, stage in enumerate(plan.stages[:-1], 1):
         back = plan.stages[number].goes_back
@@ -164,12 +157,12 @@ def _cut_lines(plan: PlannedStages, style: Style) -> list[str]:
         text = f"{plural(len(stage.leaves), 'tensor')} ({named}{more})"
         text += f", back {plural(len(back), 'tensor')}" if back else ""
         lines.append(f"cut {number} after {shorten(stage.last_op, 30)}: {format_bytes(stage.cut_bytes)}: {text}")
-    return lines or ["one stage: nothing is cut"]
+    return [*columns(rows, ">>>><<>>>>"), "", *(lines or ["one stage: nothing is cut"])]
 
 
-def _period_lines(plan: PlannedStages, report: PartitionReport) -> list[str]:
+def _device_lines(plan: PlannedStages, batches: int) -> list[str]:
+    """The period and its bounds, and what each device does and holds."""
     above = 100 * (plan.period_ns / plan.bounds.period_ns - 1) if plan.bounds.period_ns else 0.0
-    batches = report.request.micro_batches
     lines = [
         f"period {duration(plan.period_ns)} per micro-batch; no schedule is below {duration(plan.bounds.period_ns)} "
         f"(+{above:.1f} %); one device takes {duration(plan.sequential_ns)}, "
@@ -180,10 +173,6 @@ def _period_lines(plan: PlannedStages, report: PartitionReport) -> list[str]:
     whole = plan.latency_ns + (batches - 1) * plan.period_ns
     lines.append(f"{batches} in a row take {duration(whole)}; one alone {duration(plan.latency_ns)}")
     lines.append(f"the fullest device of any plan holds at least {format_bytes(plan.bounds.memory_bytes)}")
-    return lines
-
-
-def _device_lines(plan: PlannedStages) -> list[str]:
     rows = [["device", "busy", "memory", "weights", "buffers", "micro-batches alive"]]
     for number, device in enumerate(plan.devices):
         alive = ", ".join(f"stage {stage}: {count}" for stage, count in device.alive.items())
@@ -192,4 +181,4 @@ def _device_lines(plan: PlannedStages) -> list[str]:
         in_pattern = 1 + max((task.slot for task in device.order), default=0)  # micro-batches that the pattern has
         busy = f"{100 * device.busy_ns / plan.period_ns / in_pattern:.0f} %" if plan.period_ns else "-"
         rows.append([str(number), busy, *sizes, alive if has_alive else "-"])
-    return columns(rows, ">>>>><")
+    return [*lines, "", *columns(rows, ">>>>><")]

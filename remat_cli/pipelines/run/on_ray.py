@@ -100,7 +100,25 @@ class _Driver:
         for block in range(self._request.steps):
             while waiting and waiting[-1].block < block + WINDOW_BLOCKS:
                 self._hand_out(waiting.pop())
-            found = self._collect(block)
+            # Wait for the block, its updates included.
+            given: dict[int, Arrays] = {}
+            spans = []
+            for turn, ref in self._results.pop(block):
+                outputs, span = self._get(ref, turn.stage)
+                given.setdefault(turn.batch, {}).update(outputs)
+                spans.append(span)
+                last = len(self._plan.stages) if turn.kind == "F" else 1
+                if turn.stage == last:
+                    self._passing.pop((turn.kind, turn.stage, turn.batch), None)
+            updated = self._states.pop(block, {})
+            states = []
+            for number, stage in enumerate(self._plan.stages, 1):
+                has_state = bool(stage.states)
+                ref = updated.get(number)
+                if ref is None and has_state:
+                    ref = self._actors[stage.device].state.remote(number)
+                states.append({} if ref is None else self._get(ref, number))
+            found = BlockRun(tuple(given[batch] for batch in sorted(given)), tuple(spans), tuple(states))
             self._finished, self._last = block + 1, found.states
             yield found
 
@@ -124,31 +142,6 @@ class _Driver:
         self._passing[turn.kind, turn.stage, turn.batch] = passed
         self._results.setdefault(turn.block, []).append((turn, result))
 
-    def _collect(self, block: int) -> BlockRun:
-        """Wait for a block, its updates included.
-
-        Raises:
-            LostStage: an actor ended.
-        """
-        given: dict[int, Arrays] = {}
-        spans = []
-        for turn, ref in self._results.pop(block):
-            outputs, span = self._get(ref, turn.stage)
-            given.setdefault(turn.batch, {}).update(outputs)
-            spans.append(span)
-            last = len(self._plan.stages) if turn.kind == "F" else 1
-            if turn.stage == last:
-                self._passing.pop((turn.kind, turn.stage, turn.batch), None)
-        updated = self._states.pop(block, {})
-        states = []
-        for number, stage in enumerate(self._plan.stages, 1):
-            has_state = bool(stage.states)
-            ref = updated.get(number)
-            if ref is None and has_state:
-                ref = self._actors[stage.device].state.remote(number)
-            states.append({} if ref is None else self._get(ref, number))
-        return BlockRun(tuple(given[batch] for batch in sorted(given)), tuple(spans), tuple(states))
-
     def _get(self, ref: Any, stage: int) -> Any:
         ray = self._ray
         try:
@@ -159,7 +152,15 @@ class _Driver:
                 raise RuntimeFailure(f"stage {stage} fails: {_reason(error)}") from None
         except ray.exceptions.RayError:
             pass
-        stages = self._lost_stages() or [stage]
+        stages = []  # of the actors that do not answer any more
+        for device, actor in enumerate(self._actors):
+            try:
+                ray.get(actor.where.remote(), timeout=5)
+            except ray.exceptions.GetTimeoutError:
+                continue
+            except ray.exceptions.RayError:
+                stages += [number for number, each in enumerate(self._plan.stages, 1) if each.device == device]
+        stages = stages or [stage]
         many = "stages" if len(stages) > 1 else "stage"
         raise LostStage(
             f"{many} {', '.join(map(str, stages))} of device {self._plan.stages[stages[0] - 1].device} was lost "
@@ -167,15 +168,3 @@ class _Driver:
             self._finished,
             self._last,
         ) from None
-
-    def _lost_stages(self) -> list[int]:
-        """Stages of the actors that do not answer any more."""
-        found = []
-        for device, actor in enumerate(self._actors):
-            try:
-                self._ray.get(actor.where.remote(), timeout=5)
-            except self._ray.exceptions.GetTimeoutError:
-                continue
-            except self._ray.exceptions.RayError:
-                found += [number for number, stage in enumerate(self._plan.stages, 1) if stage.device == device]
-        return found

@@ -114,24 +114,16 @@ def cluster(options: ClusterOptions, devices: int) -> Iterator[ModuleType]:
         _begin(ray, where, address=options.address)
     try:
         if options.address is None:
-            _check_gpus(ray, options, devices)
+            # a cluster of one machine never gets more
+            each, there = options.resources.get("gpu", 0), ray.cluster_resources().get("GPU", 0)
+            if devices * each > there:
+                raise ConfigError(
+                    f"--resource gpu={each:g} for {devices} actors: this machine has {there:g}; ask for less, or give "
+                    "--address"
+                )
         yield ray
     finally:
         ray.shutdown()
-
-
-def _check_gpus(ray: ModuleType, options: ClusterOptions, devices: int) -> None:
-    """Check that this machine has what all actors take; a cluster of one machine never gets more.
-
-    Raises:
-        ConfigError: it has not.
-    """
-    asked, there = devices * options.resources.get("gpu", 0), ray.cluster_resources().get("GPU", 0)
-    if asked > there:
-        raise ConfigError(
-            f"--resource gpu={options.resources['gpu']:g} for {devices} actors: this machine has {there:g}; ask for "
-            "less, or give --address"
-        )
 
 
 def _begin(ray: ModuleType, where: str, **how: Any) -> None:

@@ -49,7 +49,13 @@ class StageRunner:
         self._kept: dict[int, Arrays] = {}
         self._sums: Arrays = {}
         self._at_hand: Arrays = {}
-        self._places = self._gradient_places()
+        self._places: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        if stage.backward is not None:
+            # Gradients that nobody but this runner reads are written where they stay: among what comes and goes in an
+            # arena, they would leave gaps.
+            mine = {*stage.gradients} - {*stage.goes_back}
+            made = self._sessions[stage.backward.file].get_outputs()
+            self._places = {each.name: (tuple(each.shape), type_of(each)) for each in made if each.name in mine}
         self.load({} if stage.first is None else read_arrays(folder / stage.first))
 
     def load(self, state: Mapping[str, Array]) -> None:
@@ -132,18 +138,6 @@ class StageRunner:
         self._moving |= {name: array for name, array in fresh.items() if name not in self.stage.weights}
         latest = {name: fresh.get(name, newest[name]) for name in self.stage.weights}
         self._versions = [newest if self._is_late else latest, latest]
-
-    def _gradient_places(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shapes and types of gradients that nobody but this runner reads.
-
-        They are written where they stay: among what comes and goes in an arena, they would leave gaps.
-        """
-        stage = self.stage
-        if stage.backward is None:
-            return {}
-        mine = {*stage.gradients} - {*stage.goes_back}
-        made = self._sessions[stage.backward.file].get_outputs()
-        return {each.name: (tuple(each.shape), type_of(each)) for each in made if each.name in mine}
 
     @property
     def alive(self) -> int:

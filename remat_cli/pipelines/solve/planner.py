@@ -115,24 +115,21 @@ def plan_pipedream(question: PipelineQuestion) -> StagePlan:
 
 def plan_madpipe(question: PipelineQuestion) -> StagePlan:
     """A device may have several stages; never worse than the best contiguous partition."""
-    contiguous, found = plan_onef1b_star(question), _one_special(question)
-    return _best([contiguous, found], found.bound)
-
-
-def _one_special(question: PipelineQuestion) -> StagePlan:
-    """MadPipe counts no memory that stages work in: what the judge finds too much is taken off, and it plans again."""
+    contiguous, special = plan_onef1b_star(question), NOTHING
     tick, coarse = _coarse(question.chain)
     memory = question.memory
     for _ in range(4):
+        # It counts no memory that stages work in: what the judge finds too much is taken off, and it plans again.
         found = madpipe(coarse, question.devices, memory, question.effort)
         if found.schedule is None:
-            return NOTHING
+            break
         excess = max(simulate_pipeline(coarse, found.schedule, "full").peak_bytes.values()) - question.memory
         if excess <= 0:
             bound = _proved(found.bound, tick, coarse) if memory == question.memory else None
-            return _slowed(_as_stages(coarse, found.schedule, bound), tick)
+            special = _slowed(_as_stages(coarse, found.schedule, bound), tick)
+            break
         memory -= excess
-    return NOTHING
+    return _best([contiguous, special], special.bound)
 
 
 def plan_program(question: PipelineQuestion) -> StagePlan:
@@ -221,25 +218,22 @@ def _slowed(plan: StagePlan, tick: int) -> StagePlan:
 def _as_stages(chain: PipelineChain, schedule: PeriodicSchedule, bound: int | None) -> StagePlan:
     """Layers of one device that always run back to back become one stage."""
     n = chain.layers
-    ends = [layer for layer in range(1, n) if not _is_joined(chain, schedule, layer)]
+    ends = []
+    for layer in range(1, n):
+        # Whether it and the next run back to back on one device, both ways, in every mini-batch.
+        there, back = layer - 1, 2 * n - layer - 1
+        is_joined = schedule.devices[layer - 1] == schedule.devices[layer] and all(
+            each[there] + chain.forward[layer - 1] == each[there + 1]
+            and each[back] + chain.backward[layer] == each[back + 1]
+            for each in schedule.starts
+        )
+        ends += [] if is_joined else [layer]
     stages = tuple(PipelineStage(i + 1, j, schedule.devices[i]) for i, j in pairwise((0, *ends, n)))
     firsts = [stage.first - 1 for stage in stages]
     lasts = [2 * n - stage.last for stage in reversed(stages)]
     starts = tuple(tuple(each[task] for task in (*firsts, *lasts)) for each in schedule.starts)
-    there = [stage.last - 1 for stage in stages[:-1]]
-    tasks = (*there, n - 1, *(2 * n - 2 - task for task in reversed(there)))
+    forwards = [stage.last - 1 for stage in stages[:-1]]
+    tasks = (*forwards, n - 1, *(2 * n - 2 - task for task in reversed(forwards)))
     moves = tuple(tuple(each[task] for task in tasks) for each in schedule.transfers)
     owners = tuple(stage.device for stage in stages)
     return StagePlan(stages, PeriodicSchedule(schedule.period, owners, starts, moves), bound)
-
-
-def _is_joined(chain: PipelineChain, schedule: PeriodicSchedule, layer: int) -> bool:
-    """Whether a layer (from 1) and the next run back to back on one device, both ways, in every mini-batch."""
-    if schedule.devices[layer - 1] != schedule.devices[layer]:
-        return False
-    there, back = layer - 1, 2 * chain.layers - layer - 1
-    return all(
-        starts[there] + chain.forward[layer - 1] == starts[there + 1]
-        and starts[back] + chain.backward[layer] == starts[back + 1]
-        for starts in schedule.starts
-    )

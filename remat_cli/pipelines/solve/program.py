@@ -39,7 +39,10 @@ class PipelineProgram:
         self._start = {k: self._begin(f"t{k}", self._duration(k)) for k in self._tasks}
         self.model.add(self._start[1] == 0)
         self._before = self._orders()
-        self._moves = self._transfers()
+        self._moves = {}  # begin of the transfer after each task; between tasks of one device it takes no time (3.4)
+        for k, q in pairwise(self._tasks):
+            if self._z(k, q) is not self._always:
+                self._moves[k] = self._begin(f"tc{k}", self._nominal(k) * (1 - self._z(k, q)))
         self._links()
         self._shift = {k: self._shifts(k) for k in self._tasks[:-1]}
 
@@ -81,19 +84,15 @@ class PipelineProgram:
                 same = allocation[one - 1] == allocation[other - 1]
                 z[one, other] = z[other, one] = self._always if same else self._never
         if allocation is None:
-            self._partition(devices, z)
+            # Part the layers among devices: (3.1) in all orientations, and (3.2).
+            for one, middle, other in permutations(layers, 3):
+                if one < other:
+                    self.model.add_bool_or(~z[one, middle], ~z[middle, other], z[one, other])
+            is_lowest = [self._bool(f"f{layer}") for layer in layers]
+            for layer in layers:
+                self.model.add_bool_or(is_lowest[layer - 1], *(z[other, layer] for other in range(1, layer)))
+            self.model.add(sum(is_lowest) <= devices)
         return z
-
-    def _partition(self, devices: int, z: dict[tuple[int, int], Literal]) -> None:
-        """Part the layers among devices: (3.1) in all orientations, and (3.2)."""
-        layers = range(1, self._n + 1)
-        for one, middle, other in permutations(layers, 3):
-            if one < other:
-                self.model.add_bool_or(~z[one, middle], ~z[middle, other], z[one, other])
-        is_lowest = [self._bool(f"f{layer}") for layer in layers]
-        for layer in layers:
-            self.model.add_bool_or(is_lowest[layer - 1], *(z[other, layer] for other in range(1, layer)))
-        self.model.add(sum(is_lowest) <= devices)
 
     def _begin(self, name: str, duration: Expression) -> Any:
         """(3.7): what begins ends within the period; it may begin before it."""
@@ -121,14 +120,6 @@ class PipelineProgram:
                 self._one_after_other(timed[0], timed[1], literal)
             self.model.add(before[k, q] + before[q, k] == same)
         return before
-
-    def _transfers(self) -> dict[int, Any]:
-        """Begin of the transfer after each task; where both tasks are on one device it takes no time (3.4)."""
-        moves = {}
-        for k, q in pairwise(self._tasks):
-            if self._z(k, q) is not self._always:
-                moves[k] = self._begin(f"tc{k}", self._nominal(k) * (1 - self._z(k, q)))
-        return moves
 
     def _links(self) -> None:
         """(3.5) and (3.6): transfers between the same two devices, either way, one at a time."""
@@ -189,39 +180,37 @@ class PipelineProgram:
         layers = range(1, self._n + 1)
         return [(one, other) for one in layers for other in layers if self._together[one, other] is not self._never]
 
-    def _held(self, k: int) -> Expression:
-        """What the device of task k holds while it runs (3.13)."""
-        chain, layer = self._chain, self._layer(k)
-        held: Expression = chain.saved_bytes[layer - 1] if k <= self._n else 0
-        for one, other in self._pairs():
-            if one == layer:
-                held += chain.copies * chain.weights[other - 1] * self._together[layer, other]
-                alive = self._saved[layer, other] + self._before[other, k] - self._before[2 * self._n + 1 - other, k]
-                held += chain.saved_bytes[other - 1] * alive
-        if self._kind != "nca":
-            held += sum(chain.ways * chain.sizes[cut] * self._cut[layer, cut] for cut in range(1, self._n))
-        if self._kind == "full":
-            work = chain.forward_work_bytes if k <= self._n else chain.backward_work_bytes
-            held += work[layer - 1] + self._waiting(k)
-        return held
-
-    def _waiting(self, k: int) -> Expression:
-        """Outputs that wait on the device of task k for the task after theirs (3.11)."""
-        held: Expression = 0
-        for q, after in pairwise(self._tasks):
-            if k in (q, after) or self._never in (self._z(k, q), self._z(k, after)) or not self._output(q):
-                continue
-            waits = self._bool(f"o{k},{q}")
-            self.model.add(waits >= self._before[q, k] + self._before[k, after] + self._before[after, q] - 1)
-            held += self._output(q) * waits
-        return held
-
     def limit_memory(self, memory: Expression) -> None:
         """No device may hold more bytes: a number, or a variable of the model."""
         # Without what tasks work on memory peaks only when a forward begins.
-        peaks = [self._held(k) for k in (self._tasks if self._kind == "full" else range(1, self._n + 1))]
-        for held in peaks:
-            self.model.add(held <= memory)
+        peaks = []
+        for k in self._tasks if self._kind == "full" else range(1, self._n + 1):
+            # What the device of the task holds while it runs (3.13).
+            chain, layer = self._chain, self._layer(k)
+            held: Expression = chain.saved_bytes[layer - 1] if k <= self._n else 0
+            for one, other in self._pairs():
+                if one == layer:
+                    held += chain.copies * chain.weights[other - 1] * self._together[layer, other]
+                    alive = (
+                        self._saved[layer, other] + self._before[other, k] - self._before[2 * self._n + 1 - other, k]
+                    )
+                    held += chain.saved_bytes[other - 1] * alive
+            if self._kind != "nca":
+                held += sum(chain.ways * chain.sizes[cut] * self._cut[layer, cut] for cut in range(1, self._n))
+            if self._kind == "full":
+                work = chain.forward_work_bytes if k <= self._n else chain.backward_work_bytes
+                # Outputs that wait on the device of task k for the task after theirs (3.11).
+                waiting: Expression = 0
+                for q, after in pairwise(self._tasks):
+                    if k in (q, after) or self._never in (self._z(k, q), self._z(k, after)) or not self._output(q):
+                        continue
+                    waits = self._bool(f"o{k},{q}")
+                    self.model.add(waits >= self._before[q, k] + self._before[k, after] + self._before[after, q] - 1)
+                    waiting += self._output(q) * waits
+                held += work[layer - 1] + waiting
+            peaks.append(held)
+        for peak in peaks:
+            self.model.add(peak <= memory)
 
     def schedule(self, value: Callable[[Any], int]) -> PeriodicSchedule:
         """What a solution says, with no wait of a period or more."""

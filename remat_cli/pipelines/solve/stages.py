@@ -50,27 +50,21 @@ def merge(chain: PipelineChain, stages: Sequence[PipelineStage]) -> PipelineChai
 def spell_out(chain: PipelineChain, stages: Sequence[PipelineStage], schedule: PeriodicSchedule) -> PeriodicSchedule:
     """A schedule of the merged chain as one of the layers: those of a stage run back to back."""
     devices = tuple(stage.device for stage in stages for _ in range(stage.first, stage.last + 1))
-    starts = tuple(_layer_starts(chain, stages, each) for each in schedule.starts)
-    moves = tuple(_layer_moves(chain, stages, each) for each in schedule.transfers)
-    return PeriodicSchedule(schedule.period, devices, starts, moves)
-
-
-def _layer_starts(chain: PipelineChain, stages: Sequence[PipelineStage], starts: tuple[int, ...]) -> tuple[int, ...]:
-    forwards: list[int] = []
-    backwards: list[int] = []
-    for at, stage in enumerate(stages):
-        forwards += accumulate(chain.forward[stage.first - 1 : stage.last - 1], initial=starts[at])
-    for at, stage in enumerate(reversed(stages)):
-        times = reversed(chain.backward[stage.first : stage.last])
-        backwards += accumulate(times, initial=starts[len(stages) + at])
-    return (*forwards, *backwards)
-
-
-def _layer_moves(
-    chain: PipelineChain, stages: Sequence[PipelineStage], moves: tuple[int | None, ...]
-) -> tuple[int | None, ...]:
-    found: list[int | None] = [None] * (2 * chain.layers - 1)
-    for at, stage in enumerate(stages[:-1]):
-        found[stage.last - 1] = moves[at]
-        found[2 * chain.layers - stage.last - 1] = moves[2 * len(stages) - at - 2]
-    return tuple(found)
+    starts = []
+    for each in schedule.starts:
+        forwards: list[int] = []
+        backwards: list[int] = []
+        for at, stage in enumerate(stages):
+            forwards += accumulate(chain.forward[stage.first - 1 : stage.last - 1], initial=each[at])
+        for at, stage in enumerate(reversed(stages)):
+            times = reversed(chain.backward[stage.first : stage.last])
+            backwards += accumulate(times, initial=each[len(stages) + at])
+        starts.append((*forwards, *backwards))
+    moves = []
+    for moved in schedule.transfers:
+        found: list[int | None] = [None] * (2 * chain.layers - 1)
+        for at, stage in enumerate(stages[:-1]):
+            found[stage.last - 1] = moved[at]
+            found[2 * chain.layers - stage.last - 1] = moved[2 * len(stages) - at - 2]
+        moves.append(tuple(found))
+    return PeriodicSchedule(schedule.period, devices, tuple(starts), tuple(moves))

@@ -91,7 +91,16 @@ class _Writer:
         model = onnx.ModelProto()
         model.CopyFrom(self._frame)
         model.graph.name = file.removesuffix(".onnx")
-        model.graph.node.extend(self._node(op, session) for op in ops)
+        for op in ops:
+            node: onnx.NodeProto = ir.to_proto(self._nodes[graph.ops[op].name])
+            new = {graph.tensors[t].name for t in graph.ops[op].inputs if session.comes_again(op, t)}
+            for at, name in enumerate(node.input):
+                if name in new:
+                    node.input[at] = name + AGAIN
+            if session.is_again(op):  # what is made again has names of its own
+                node.output[:] = [name and name + AGAIN for name in node.output]
+                node.name += AGAIN
+            model.graph.node.append(node)
         model.graph.input.extend(self._infos(reads))
         model.graph.output.extend(self._infos(makes))
         model.graph.value_info.extend(self._infos(sorted(made - set(makes))))
@@ -100,20 +109,6 @@ class _Writer:
         model.graph.initializer.extend(tensors[name] for name in used)
         (self._folder / file).write_bytes(model.SerializeToString(deterministic=True))
         return SessionFile(file, self._names(reads), self._names(makes))
-
-    def _node(self, op: int, session: "_Session") -> onnx.NodeProto:
-        """A node; what is made again has names of its own."""
-        graph = self._graph
-        node: onnx.NodeProto = ir.to_proto(self._nodes[graph.ops[op].name])
-        new = {graph.tensors[t].name for t in graph.ops[op].inputs if session.comes_again(op, t)}
-        for at, name in enumerate(node.input):
-            if name in new:
-                node.input[at] = name + AGAIN
-        for at, name in enumerate(node.output):
-            if name and session.is_again(op):
-                node.output[at] = name + AGAIN
-        node.name += AGAIN if session.is_again(op) else ""
-        return node
 
     def _names(self, tensors: Iterable[int]) -> tuple[str, ...]:
         return tuple(self._graph.tensors[tensor].name for tensor in tensors)

@@ -37,7 +37,12 @@ def placed_lines(
         return _short_lines(report, style)
     seen = report.verification
     budgets = ", ".join(f"{memory} {format_bytes(size)}" for memory, size in _by_memory(report.devices).items())
-    lines = [report.verdict_parts.line(style), _heading(report, style), f"budget {report.budget}: {budgets}"]
+    if report.solution.time is None:
+        placed = f"  ({plural(report.ops, 'op')}) on {', '.join(device.name for device in report.devices)}: no plan"
+    else:
+        placed = f" placed on {_where(report)}"
+    heading = style.paint(report.model, "strong") + placed
+    lines = [report.verdict_parts.line(style), heading, f"budget {report.budget}: {budgets}"]
     if report.solution.time is None:
         lines += ["", *_no_plan_lines(report, style)]
     else:
@@ -92,14 +97,6 @@ def placed_verify_lines(report: SessionsVerifyReport, seen_lines: Sequence[str],
     ]
 
 
-def _heading(report: SessionsReport, style: Style) -> str:
-    """`net.onnx placed on cpu (20 ops) and cuda:0 (14 ops), 3 sessions, 4 copies`, or that there is no plan."""
-    if report.solution.time is None:
-        where = ", ".join(device.name for device in report.devices)
-        return style.paint(report.model, "strong") + f"  ({plural(report.ops, 'op')}) on {where}: no plan"
-    return style.paint(report.model, "strong") + f" placed on {_where(report)}"
-
-
 def _where(report: SessionsReport) -> str:
     """`cpu (20 ops) and cuda:0 (14 ops), 3 sessions, 4 copies`."""
     used = [f"{device.name} ({plural(device.ops, 'op')})" for device in report.devices if device.ops]
@@ -122,8 +119,14 @@ def _by_memory(devices: Sequence[DeviceReport]) -> Mapping[str, int]:
 
 def _gain_lines(report: SessionsReport, style: Style) -> list[str]:
     """How the plan compares with the best single device, and a note where running it shows no gain."""
-    seen = report.verification
-    planned = f"planned: {_planned_gain(report)}"
+    seen, used = report.verification, [device.name for device in report.devices if device.ops]
+    time, mark = report.solution.time, _mark(_is_estimated(report))
+    if time is not None and len(used) == 1 and not any(link.copies for link in report.links):
+        # the plan is that of the best single device, or of the only one
+        more = f", all on {used[0]}: no plan found on several devices is faster" if len(report.devices) > 1 else ""
+        planned = f"planned: {mark}{duration(time)}{more}"
+    else:
+        planned = f"planned: {planned_gain(time, report.single, mark)}"
     if seen is None:
         return [f"{planned}; not measured"]
     if not seen.passed:
@@ -133,19 +136,10 @@ def _gain_lines(report: SessionsReport, style: Style) -> list[str]:
     best, best_ns = min(seen.measured_single_time_ns.items(), key=lambda item: item[1])
     change = 100 * (seen.measured_time_ns - best_ns) / best_ns
     lines = [planned, f"measured: {gain(change, best)}"]
-    if change >= 0 and sum(device.ops > 0 for device in report.devices) > 1:
+    if change >= 0 and len(used) > 1:
         note = f"{NOTE}measured, several devices are not faster here: {best} alone takes {duration(best_ns)}"
         lines.append(style.paint(note, "warn"))
     return lines
-
-
-def _planned_gain(report: SessionsReport) -> str:
-    """The planned time against that of the best plan on one device, if the plan is not that one."""
-    used, mark = [device.name for device in report.devices if device.ops], _mark(_is_estimated(report))
-    if report.solution.time is not None and len(used) == 1 and not any(link.copies for link in report.links):
-        more = f", all on {used[0]}: no plan found on several devices is faster" if len(report.devices) > 1 else ""
-        return f"{mark}{duration(report.solution.time)}{more}"
-    return planned_gain(report.solution.time, report.single, mark)
 
 
 def planned_gain(time_ns: int | None, single: Sequence[Reference], mark: str) -> str:
@@ -299,19 +293,16 @@ def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
 
 def device_verification_lines(seen: SessionsSeen, more: Sequence[str], style: Style) -> list[str]:
     """One line of verdict, broken promises if any, what was compared, then the notes."""
-    outputs = f"outputs {_outputs(seen)}"
+    if seen.outputs_identical:
+        outputs = f"outputs identical to those of {seen.reference}"
+    else:
+        most = seen.largest_difference
+        size = "" if most is None else f", largest relative difference {most:.1e}"
+        verdict = "within tolerance of" if seen.outputs_close else "too far from"
+        outputs = f"outputs {verdict} those of {seen.reference}{size}"
     lines = verdict_lines(seen, style, f": {outputs}")
     lines += [] if seen.passed else [f"  {outputs}"]
     return [*lines, *more] + [f"  note: {note}" for note in seen.notes]
-
-
-def _outputs(seen: SessionsSeen) -> str:
-    """`identical to those of cpu`, or by how much they differ."""
-    if seen.outputs_identical:
-        return f"identical to those of {seen.reference}"
-    size = "" if seen.largest_difference is None else f", largest relative difference {seen.largest_difference:.1e}"
-    verdict = "within tolerance of" if seen.outputs_close else "too far from"
-    return f"{verdict} those of {seen.reference}{size}"
 
 
 def measured_table(seen: SessionsSeen) -> list[str]:

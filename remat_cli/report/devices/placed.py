@@ -211,38 +211,33 @@ def placement_matrix(placed: PlacedPlan) -> PlacementMatrix:
 
 def placed_recomputes(placed: PlacedPlan) -> tuple[Recompute, ...]:
     """Every op that runs more than once on whatever devices, the costliest first."""
-    plan = placed.known_plan
+    plan, ids = placed.known_plan, device_tensor_ids(placed.graph, placed.problem)
     lives = lives_of(plan)
-    found = [_recompute(placed, plan, (op, places), lives) for op, places in repeats(plan).items()]
+    found = []
+    for op, places in repeats(plan).items():
+        # Explained by the gap in its results' lives that frees most; where none does, it saves a copy.
+        spec, made = placed.graph.ops[op - placed.given], placed.problem.ops[op]
+        memory, tensor, dropped, again = max(
+            gaps_of(lives, made.outputs, {step for step, _ in places[1:]}),
+            key=lambda gap: (placed.problem.tensors[gap[1]].size_bytes if gap[2] < gap[3] - 1 else 0, gap[3] - gap[2]),
+        )
+        freed = placed.problem.tensors[tensor].size_bytes if dropped < again - 1 else 0
+        held = plan.memory_bytes[memory][dropped + 1 : again]
+        one = Recompute(
+            op=spec.name,
+            op_type=spec.op_type,
+            runs=len(places),
+            time=sum(made.time_ns[device] or 0 for _, device in places[1:]),
+            tensor=placed.graph.tensors[ids[tensor]].name,
+            freed_bytes=freed,
+            dropped_after=dropped,
+            made_again_at=again,
+            peak_without_bytes=max(held, default=0) + freed,
+            memory=placed.problem.memories[memory].name,
+            devices=tuple(placed.problem.devices[device].name for _, device in places),
+        )
+        found.append(one)
     return tuple(sorted(found, key=lambda r: (-r.time, r.op)))
-
-
-def _recompute(
-    placed: PlacedPlan, plan: Plan, runs: tuple[int, list[tuple[int, int]]], lives: dict[int, list[Instance]]
-) -> Recompute:
-    """Explain one repeated op by the gap in its results' lives that frees most; none: it saves a copy."""
-    op, places = runs
-    spec, made = placed.graph.ops[op - placed.given], placed.problem.ops[op]
-    memory, tensor, dropped, again = max(
-        gaps_of(lives, made.outputs, {step for step, _ in places[1:]}),
-        key=lambda gap: (placed.problem.tensors[gap[1]].size_bytes if gap[2] < gap[3] - 1 else 0, gap[3] - gap[2]),
-    )
-    is_gap = dropped < again - 1
-    freed = placed.problem.tensors[tensor].size_bytes if is_gap else 0
-    held = plan.memory_bytes[memory][dropped + 1 : again]
-    return Recompute(
-        op=spec.name,
-        op_type=spec.op_type,
-        runs=len(places),
-        time=sum(made.time_ns[device] or 0 for _, device in places[1:]),
-        tensor=placed.graph.tensors[device_tensor_ids(placed.graph, placed.problem)[tensor]].name,
-        freed_bytes=freed,
-        dropped_after=dropped,
-        made_again_at=again,
-        peak_without_bytes=max(held, default=0) + freed,
-        memory=placed.problem.memories[memory].name,
-        devices=tuple(placed.problem.devices[device].name for _, device in places),
-    )
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):

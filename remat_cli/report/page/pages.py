@@ -61,10 +61,20 @@ def plan_page(report: InspectReport, file: PlanFile) -> Page:
         after = written_course("this file", file, file.plan(), whys)
         live = [need.budget_bytes for need in report.needs if need.bounds == "live"]
         after = msgspec.structs.replace(after, budget_bytes=live[0] if live else None)
-        courses = (after, _original_course(file))
+        if file.splitting is None:
+            problem = file.problem()
+            before = course_of("the original", file.graph, problem, baseline(problem), file.names)
+        else:  # tensors of the whole model are not in the plan, but its steps are
+            ops = tuple(file.names.op(cost.name) for cost in file.splitting.whole_profile.ops)
+            before = Course(title="the original", ops=ops, memory_bytes=file.promise.baseline_memory_bytes)
+        courses = (after, before)
     else:
         courses = tuple(
-            Course(title=f"memory {each.name}", ops=_step_names(len(each.memory_bytes)), memory_bytes=each.memory_bytes)
+            Course(
+                title=f"memory {each.name}",
+                ops=tuple(f"step {number}" for number in range(len(each.memory_bytes))),
+                memory_bytes=each.memory_bytes,
+            )
             for each in report.memories
         )
     return Page(
@@ -73,29 +83,9 @@ def plan_page(report: InspectReport, file: PlanFile) -> Page:
         summary=str(file),
         courses=courses,
         phases=tuple(_plan_bars(file)),
-        tables=(
-            *_promise_tables(report),
-            *_region_tables(told.regions),
-            *_again_tables(told),
-            *_place_tables(report),
-            *_elsewhere_tables(file),
-        ),
+        tables=tuple(_plan_tables(report, told, file)),
         commands=commands_of(file, report.path),
     )
-
-
-def _original_course(file: PlanFile) -> Course:
-    """The original; where it was split, tensors of the whole model are not in the plan, but its steps are."""
-    held = file.promise.baseline_memory_bytes
-    if file.splitting is None:
-        problem = file.problem()
-        return course_of("the original", file.graph, problem, baseline(problem), file.names)
-    ops = tuple(file.names.op(cost.name) for cost in file.splitting.whole_profile.ops)
-    return Course(title="the original", ops=ops, memory_bytes=held)
-
-
-def _step_names(count: int) -> tuple[str, ...]:
-    return tuple(f"step {number}" for number in range(count))
 
 
 def _plan_bars(file: PlanFile) -> Iterator[Bar]:
@@ -116,15 +106,36 @@ def _bars(kind: str, memory: ProcessMemory) -> Iterator[Bar]:
         yield Bar(phase, kind, max(0, held))
 
 
-def _promise_tables(report: InspectReport) -> Iterator[PageTable]:
-    """What was promised beside what was measured, and the verdict on each."""
+def _plan_tables(report: InspectReport, told: InspectReport, file: PlanFile) -> Iterator[PageTable]:
+    """Promises kept, ops in tiles, ops that run again, and where the file runs and was verified; `told` names ops."""
     kept = {True: "kept", False: "NOT KEPT", None: "not measured"}
-    rows = tuple(
+    promises = tuple(
         (one.measure.replace("_", " "), _figure(one.promised), _figure(one.measured), kept[one.kept])
         for one in report.promises
     )
-    if rows:
-        yield PageTable(title="Promised and measured", heads=("measure", "promised", "measured", ""), rows=rows)
+    if promises:
+        yield PageTable(title="Promised and measured", heads=("measure", "promised", "measured", ""), rows=promises)
+    yield from _region_tables(told.regions)
+    again = tuple(
+        (
+            one.op if has_own_type(one) else f"{one.op} ({one.op_type})",
+            str(one.runs),
+            f"{one.time / 1e6:.2f} ms",
+            f"{format_bytes(one.freed_bytes)} from step {one.dropped_after + 1} to {one.made_again_at - 1}",
+        )
+        for one in told.recomputes
+    )
+    if again:
+        heads = ("op", "runs", "more time", "what that frees")
+        yield PageTable(title="Ops that run again", heads=heads, rows=again)
+    yield from _place_tables(report)
+    elsewhere = []
+    for one in file.verified_on:
+        seen = one.verification
+        found = "" if seen is None else "as promised" if seen.passed else "NOT KEPT"
+        elsewhere.append((one.on, one.place.line, found or one.message or "does not run"))
+    if elsewhere:
+        yield PageTable(title="Verified in other places", heads=("by", "where", ""), rows=tuple(elsewhere))
 
 
 def _figure(value: bool | int | float | None) -> str:
@@ -154,37 +165,9 @@ def _region_tables(regions: Sequence[RegionReport]) -> Iterator[PageTable]:
         yield PageTable(title="Ops that run in tiles", heads=heads, rows=rows, about=about)
 
 
-def _again_tables(report: InspectReport) -> Iterator[PageTable]:
-    """Ops that run again."""
-    rows = tuple(
-        (
-            one.op if has_own_type(one) else f"{one.op} ({one.op_type})",
-            str(one.runs),
-            f"{one.time / 1e6:.2f} ms",
-            f"{format_bytes(one.freed_bytes)} from step {one.dropped_after + 1} to {one.made_again_at - 1}",
-        )
-        for one in report.recomputes
-    )
-    if rows:
-        heads = ("op", "runs", "more time", "what that frees")
-        yield PageTable(title="Ops that run again", heads=heads, rows=rows)
-
-
 def _place_tables(report: InspectReport) -> Iterator[PageTable]:
     """Where the file runs, and what else is to be known."""
     rows = [("runs on", report.runs_on.where)] if report.runs_on else []
     rows += [("warning", line) for line in report.warnings]
     if rows:
         yield PageTable(title="Where it runs", heads=("", ""), rows=tuple(rows))
-
-
-def _elsewhere_tables(file: PlanFile) -> Iterator[PageTable]:
-    """Places where the file was verified."""
-    rows = []
-    for one in file.verified_on:
-        seen = one.verification
-        kept = "" if seen is None else "as promised" if seen.passed else "NOT KEPT"
-        found = kept or one.message or "does not run"
-        rows.append((one.on, one.place.line, found))
-    if rows:
-        yield PageTable(title="Verified in other places", heads=("by", "where", ""), rows=tuple(rows))

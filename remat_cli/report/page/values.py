@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remat_cli.core.files.plan_file import PlanFile, PlanRequest
+from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Instance, Plan
 from remat_cli.core.schedule.problem import Problem, tensor_ids
@@ -103,8 +103,15 @@ def page_tensors(
         for number in op.inputs:
             readers[number].append(names.op(op.name))
     lives: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for owner, death in _storages(plan.instances):
-        lives[ids[owner.tensor]].append((places[owner.birth], places[min(death, len(places) - 1)]))
+    # Who owns each storage of the first memory, and the last step at which somebody uses it.
+    owners: dict[int, Instance] = {}
+    deaths: dict[int, int] = defaultdict(int)
+    for each in plan.instances:
+        if each.memory == 0:
+            owners.setdefault(each.storage, each)
+            deaths[each.storage] = max(deaths[each.storage], each.death)
+    for storage, owner in owners.items():
+        lives[ids[owner.tensor]].append((places[owner.birth], places[min(deaths[storage], len(places) - 1)]))
     found = []
     for number, spans in lives.items():
         tensor = graph.tensors[number]
@@ -122,26 +129,10 @@ def page_tensors(
     return tuple(sorted((one for one in found if one.size_bytes), key=lambda one: (-one.size_bytes, one.lives)))
 
 
-def _storages(instances: Sequence[Instance]) -> list[tuple[Instance, int]]:
-    """Who owns each storage of the first memory, and the last step at which somebody uses it."""
-    owners: dict[int, Instance] = {}
-    deaths: dict[int, int] = defaultdict(int)
-    for each in instances:
-        if each.memory == 0:
-            owners.setdefault(each.storage, each)
-            deaths[each.storage] = max(deaths[each.storage], each.death)
-    return [(owner, deaths[storage]) for storage, owner in owners.items()]
-
-
 def commands_of(file: PlanFile, plan: str) -> tuple[str, ...]:
     """What to type to get the plan again, to verify it, and to look at it."""
     request = file.request
-    words = ["remat compile", file.source.path, f"--budget {request.budget}", *_flags(request)]
-    return (" ".join(words), f"remat verify {plan}", f"remat inspect {plan}", f"remat run {plan} --trace run.json")
-
-
-def _flags(request: PlanRequest) -> list[str]:
-    """Options that were given otherwise than by default."""
+    # Options that were given otherwise than by default.
     flags = [f"--dim {name}={size}" for name, size in request.dims.items()] if request.family is None else []
     for name, shape in request.input_shapes.items():
         flags.append(f"--input-shape {name}:{','.join(map(str, shape))}")
@@ -154,4 +145,5 @@ def _flags(request: PlanRequest) -> list[str]:
     flags += [f"--session {word}" for word in request.session.words]
     flags += [f"--custom-ops {library}" for library in request.custom_ops]
     flags += [f"--max-tensor {request.max_tensor_bytes}"] if request.max_tensor_bytes is not None else []
-    return flags
+    words = ["remat compile", file.source.path, f"--budget {request.budget}", *flags]
+    return (" ".join(words), f"remat verify {plan}", f"remat inspect {plan}", f"remat run {plan} --trace run.json")

@@ -43,12 +43,12 @@ def overlay_files(graph_name: str, rows: Sequence[OverlayRow]) -> dict[str, byte
         "time": {row.node: round(row.time_ns / 1e6, 6) for row in rows},
         "repeats": {row.node: row.repeats for row in rows if row.repeats},
     }
-    return {what: _data(graph_name, TITLES[what], values[what]) for what in TITLES}
-
-
-def _data(graph_name: str, title: str, values: Mapping[str, float]) -> bytes:
-    results = {node: {"value": value} for node, value in values.items()}
-    return json.dumps({graph_name: {"results": results, "name": title, "gradient": GRADIENT}}, indent=1).encode()
+    files = {}
+    for what, title in TITLES.items():
+        results = {node: {"value": value} for node, value in values[what].items()}
+        data = {graph_name: {"results": results, "name": title, "gradient": GRADIENT}}
+        files[what] = json.dumps(data, indent=1).encode()
+    return files
 
 
 def model_rows(problem: Problem, graph: Graph, nodes: Mapping[str, tuple[str, ...]]) -> tuple[OverlayRow, ...]:

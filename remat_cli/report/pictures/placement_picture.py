@@ -82,28 +82,40 @@ def placement_lines(matrix: PlacementMatrix, style: Style) -> list[str]:
     room = max(10, style.width - _margin(matrix) - 5)
     columns = min(steps, room)
     frame = _Frame(ops, steps, min(ops, MOST_ROWS), columns, max(1, min(CELL_WIDTH, room // columns)))
-    lines = [_title(matrix, frame)]
+    # What rows and columns are, and how many they stand for.
+    per_row = "an op" if frame.rows == frame.ops else f"about {frame.ops / frame.rows:.0f} ops"
+    per_column = "a step" if frame.columns == frame.steps else f"about {frame.steps / frame.columns:.0f} steps"
+    given = sum(step.kind == "given" for step in matrix.steps)
+    inputs = f" and {plural(given, 'input')}" if given else ""
+    counts = f"{plural(len(matrix.rows) - given, 'op')}{inputs} in {plural(len(matrix.steps), 'step')}"
+    lines = [f"placement of {counts}; {per_row} per row, {per_column} per column:"]
     for memory, name in enumerate(matrix.memories):
         devices = [device for device, used in enumerate(matrix.memory_of) if used == memory]
         users = ", ".join(f"{_letter(device)} {matrix.devices[device]}" for device in devices)
         lines += [f"  {style.paint(name, 'strong')}: {users}", *_memory_lines(matrix, memory, frame, style)]
-    return [*lines, "", *_legend(matrix, frame, style)]
+    # What the marks mean that occur.
+    glyphs = UNICODE if style.has_unicode else ASCII
+    kinds = {step.kind for step in matrix.steps}
+    entries = ["capital: computed on the device of that letter"]
+    entries += ["small: computed again"] if "recompute" in kinds else []
+    entries += [f"{glyphs.copied_in} copied in", f"{glyphs.copied_out} copied out"] if "copy" in kinds else []
+    entries += [f"{glyphs.given} given by the caller"] if "given" in kinds else []
+    entries += [f"{' '.join(glyphs.shades)} some to all kept" if frame.is_compressed else f"{glyphs.kept} kept"]
+    # Entries side by side, as many per line as fit.
+    legend = [""]
+    for entry in entries:
+        longer = f"{legend[-1]}   {entry}" if legend[-1] else f"  {entry}"
+        if legend[-1] and len(longer) > style.width:
+            legend.append(f"  {entry}")
+        else:
+            legend[-1] = longer
+    return [*lines, "", *legend]
 
 
 def _margin(matrix: PlacementMatrix) -> int:
     """Width of the names."""
     more = len(MORE) if len(matrix.rows) > MOST_ROWS else 0
     return min(NAME_WIDTH, max((len(name) for name in matrix.rows), default=1)) + more
-
-
-def _title(matrix: PlacementMatrix, frame: _Frame) -> str:
-    """What rows and columns are, and how many they stand for."""
-    rows = "an op" if frame.rows == frame.ops else f"about {frame.ops / frame.rows:.0f} ops"
-    columns = "a step" if frame.columns == frame.steps else f"about {frame.steps / frame.columns:.0f} steps"
-    given = sum(step.kind == "given" for step in matrix.steps)
-    inputs = f" and {plural(given, 'input')}" if given else ""
-    counts = f"{plural(len(matrix.rows) - given, 'op')}{inputs} in {plural(len(matrix.steps), 'step')}"
-    return f"placement of {counts}; {rows} per row, {columns} per column:"
 
 
 def _letter(device: int) -> str:
@@ -126,7 +138,10 @@ def _memory_lines(matrix: PlacementMatrix, memory: int, frame: _Frame, style: St
                     pieces.append((" " * frame.cell_width, None))
                 else:
                     mark, goes_on = cell
-                    filler = _filler(mark, frame, glyphs) if goes_on else " "
+                    # What stands between a cell and the next one that is kept.
+                    filler = glyphs.kept if goes_on else " "
+                    if goes_on and frame.is_compressed:
+                        filler = mark.char if mark.char in glyphs.shades else glyphs.shades[0]
                     pieces += [(mark.char, mark.role), (filler * (frame.cell_width - 1), "faint" if goes_on else None)]
             while pieces and pieces[-1][0].isspace():
                 pieces.pop()
@@ -188,13 +203,6 @@ def _cell(
     return _Mark(0, glyphs.shades[min(2, int(3 * share))], "faint"), goes_on
 
 
-def _filler(mark: _Mark, frame: _Frame, glyphs: _Glyphs) -> str:
-    """What stands between a cell and the next one that is kept."""
-    if not frame.is_compressed:
-        return glyphs.kept
-    return mark.char if mark.char in glyphs.shades else glyphs.shades[0]
-
-
 def _ruler(frame: _Frame, style: Style) -> str:
     """The axis with numbers of steps where there is room."""
     width = frame.columns * frame.cell_width
@@ -205,23 +213,3 @@ def _ruler(frame: _Frame, style: Style) -> str:
         if at + len(label) <= width:
             cells[at : at + len(label)] = label
     return ("└" if style.has_unicode else "+") + "".join(cells)
-
-
-def _legend(matrix: PlacementMatrix, frame: _Frame, style: Style) -> list[str]:
-    """What the marks mean that occur."""
-    glyphs = UNICODE if style.has_unicode else ASCII
-    kinds = {step.kind for step in matrix.steps}
-    entries = ["capital: computed on the device of that letter"]
-    entries += ["small: computed again"] if "recompute" in kinds else []
-    entries += [f"{glyphs.copied_in} copied in", f"{glyphs.copied_out} copied out"] if "copy" in kinds else []
-    entries += [f"{glyphs.given} given by the caller"] if "given" in kinds else []
-    entries += [f"{' '.join(glyphs.shades)} some to all kept" if frame.is_compressed else f"{glyphs.kept} kept"]
-    # Entries side by side, as many per line as fit.
-    lines = [""]
-    for entry in entries:
-        longer = f"{lines[-1]}   {entry}" if lines[-1] else f"  {entry}"
-        if lines[-1] and len(longer) > style.width:
-            lines.append(f"  {entry}")
-        else:
-            lines[-1] = longer
-    return lines

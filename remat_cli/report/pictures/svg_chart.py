@@ -277,21 +277,6 @@ def _draw_matrix(axes: Any, matrix: PlacementMatrix, memory: int, rows: Sequence
     for found, marker in ((coming, "v"), (leaving, "^")):
         across, down = [n + 0.5 for n, _ in found], [place[row] + 0.5 for _, row in found]
         axes.scatter(across, down, s=size, marker=marker, color=BUDGET, linewidths=0, zorder=3)
-    _dress_matrix(axes, matrix, memory, rows)
-
-
-def _draw_cells(
-    axes: Any, cells: Sequence[tuple[int, int, int]], color: str, alpha: float, edge_points: float, edge: str = "none"
-) -> None:
-    """Rectangles from a first to a last step in a row."""
-    from matplotlib.collections import PolyCollection
-
-    corners = [[(a, r), (b + 1, r), (b + 1, r + 1), (a, r + 1)] for r, a, b in cells]
-    look: dict[str, Any] = {"facecolors": color, "alpha": alpha, "edgecolors": edge, "linewidths": edge_points}
-    axes.add_collection(PolyCollection(corners, zorder=4 if edge == AGAIN else 2, **look), autolim=False)
-
-
-def _dress_matrix(axes: Any, matrix: PlacementMatrix, memory: int, rows: Sequence[int]) -> None:
     axes.set_ylim(max(1, len(rows)), 0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="x", labelbottom=False, length=0)
@@ -305,9 +290,20 @@ def _dress_matrix(axes: Any, matrix: PlacementMatrix, memory: int, rows: Sequenc
         axes.grid(color=INK, alpha=0.18, linewidth=0.5)
     axes.set_axisbelow(True)
     name = matrix.memories[memory]
-    users = [matrix.devices[device] for device, used in enumerate(matrix.memory_of) if used == memory]
-    text = f"memory {name}" + ("" if users == [name] else f" of {', '.join(users)}")
+    owners = [matrix.devices[device] for device in users]
+    text = f"memory {name}" + ("" if owners == [name] else f" of {', '.join(owners)}")
     axes.set_title(text, loc="left", fontsize=10)
+
+
+def _draw_cells(
+    axes: Any, cells: Sequence[tuple[int, int, int]], color: str, alpha: float, edge_points: float, edge: str = "none"
+) -> None:
+    """Rectangles from a first to a last step in a row."""
+    from matplotlib.collections import PolyCollection
+
+    corners = [[(a, r), (b + 1, r), (b + 1, r + 1), (a, r + 1)] for r, a, b in cells]
+    look: dict[str, Any] = {"facecolors": color, "alpha": alpha, "edgecolors": edge, "linewidths": edge_points}
+    axes.add_collection(PolyCollection(corners, zorder=4 if edge == AGAIN else 2, **look), autolim=False)
 
 
 def _draw_curve(axes: Any, memory: MemoryReport) -> None:

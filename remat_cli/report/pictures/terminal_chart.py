@@ -1,7 +1,7 @@
 """Memory over time as lines of text: bars of block characters, the budget as a rule, the peak marked."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -82,21 +82,12 @@ def memory_chart(
         bars = painted([_cell(value, row, frame, (fixed_bytes, limit, rule), style) for value in values], style)
         lines.append(f"  {labels.get(row, ''):>{margin}} {tick if row in labels else side}{bars.rstrip()}")
     lines.append(f"  {labels[-1]:>{margin}} {corner}{ground * len(values)}")
-    below = _band_lines(bands, len(memory_bytes), len(values), style)
-    below += _peak_lines(memory_bytes, len(values), style)
+    below = [*_marks_below(memory_bytes, bands, len(values), style)]
     dashes = "╌╌" if style.has_unicode else "--"
     below += [style.paint(f"{dashes} {rule.label} {format_bytes(rule.bytes)}", rule.role) for rule in rules]
     meanings = dict.fromkeys(band.meaning for band in bands if band.meaning)
     below += [style.paint(f"{_line(2, style)} {meaning}", "good") for meaning in meanings]
     return lines + [f"  {'':>{margin}}  {line}" for line in below]
-
-
-def resample(values: Sequence[int], width: int) -> list[int]:
-    """As many values as columns: the largest of each column's steps; few steps are widened evenly."""
-    count = len(values)
-    if count >= width:
-        return [max(values[column * count // width : (column + 1) * count // width]) for column in range(width)]
-    return [values[column * count // width] for column in range(width)]
 
 
 def _axis_labels(frame: _Frame) -> dict[int, str]:
@@ -105,6 +96,14 @@ def _axis_labels(frame: _Frame) -> dict[int, str]:
     decimals = max(0, min(3, 2 - math.floor(math.log10(span / MIB)))) if span > 0 else 0
     rows = (-1, (frame.rows - 1) // 2, frame.rows - 1)
     return {row: f"{(frame.low + span * (row + 1) / frame.rows) / MIB:.{decimals}f} MiB" for row in rows}
+
+
+def resample(values: Sequence[int], width: int) -> list[int]:
+    """As many values as columns: the largest of each column's steps; few steps are widened evenly."""
+    count = len(values)
+    if count >= width:
+        return [max(values[column * count // width : (column + 1) * count // width]) for column in range(width)]
+    return [values[column * count // width] for column in range(width)]
 
 
 def _cell(
@@ -125,33 +124,33 @@ def _cell(
     return EIGHTHS[max(1, min(8, round(fill * 8)))], role
 
 
-def _band_lines(bands: Sequence[Band], count: int, width: int, style: Style) -> list[str]:
-    """One line of marks, each band's label at its start; where bands meet in one column the later one shows."""
-    cells = [" "] * width
+def _marks_below(memory_bytes: Sequence[int], bands: Sequence[Band], width: int, style: Style) -> Iterator[str]:
+    """A line of marks, each band's label at its start, and a mark under the first peak's column, with its label.
+
+    Where bands meet in one column the later one shows. The label of the peak is on the side with room, or else below.
+    """
+    cells, count = [" "] * width, len(memory_bytes)
     for band in sorted(bands, key=lambda band: band.first):
         first = _column(band.first, count, width)
         last = max(first, (_column(band.last + 1, count, width) if band.last + 1 < count else width) - 1)
         cells[first : last + 1] = [*(band.label + _line(width, style))[: last + 1 - first]]
-    text = "".join(cells).rstrip()
-    return [style.paint(text, "good")] if text else []
+    if text := "".join(cells).rstrip():
+        yield style.paint(text, "good")
+    peak = max(memory_bytes)
+    step = memory_bytes.index(peak)
+    column, mark = _column(step, count, width), "▲" if style.has_unicode else "^"
+    label = f"peak {format_bytes(peak)} at step {step}"
+    if column + 2 + len(label) <= width:
+        yield " " * column + style.paint(f"{mark} {label}", "strong")
+    elif column > len(label):
+        yield " " * (column - len(label) - 1) + style.paint(f"{label} {mark}", "strong")
+    else:
+        yield " " * column + style.paint(mark, "strong")
+        yield style.paint(label, "strong")
 
 
 def _line(width: int, style: Style) -> str:
     return ("━" if style.has_unicode else "=") * width
-
-
-def _peak_lines(memory_bytes: Sequence[int], width: int, style: Style) -> list[str]:
-    """A mark under the first peak's column; its label on the side with room, or else below."""
-    peak = max(memory_bytes)
-    step = memory_bytes.index(peak)
-    column = _column(step, len(memory_bytes), width)
-    mark = "▲" if style.has_unicode else "^"
-    label = f"peak {format_bytes(peak)} at step {step}"
-    if column + 2 + len(label) <= width:
-        return [" " * column + style.paint(f"{mark} {label}", "strong")]
-    if column > len(label):
-        return [" " * (column - len(label) - 1) + style.paint(f"{label} {mark}", "strong")]
-    return [" " * column + style.paint(mark, "strong"), style.paint(label, "strong")]
 
 
 def _column(step: int, count: int, width: int) -> int:

@@ -5,7 +5,7 @@ from typing import Final
 
 from remat_cli.base.chrome_trace import Event, Span, arrow_events, counter_event, name_event, slice_event, trace_file
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.resident import ProcessSeen, ProcessTrace
+from remat_cli.core.values.resident import ProcessSeen
 from remat_cli.report.regions import step_times_ns
 
 ORIGINAL, REWRITTEN, ORIGINAL_PROCESS, REWRITTEN_PROCESS = 1, 2, 3, 4
@@ -25,9 +25,23 @@ def verify_trace(plan: PlanFile, seen: ProcessSeen) -> bytes:
     events = [name_event("process_name", process, 0, title) for process, title in TITLES.items()]
     events += _steps(plan, ORIGINAL, before, plan.promise.baseline_memory_bytes)
     events += _steps(plan, REWRITTEN, after, plan.promise.memory_bytes)
-    events += _repeats(plan, after)
+    # An arrow from each run of an op to the next one.
+    gates, ops, last = set(plan.promise.gates), iter(plan.schedule.op_ids()), dict[int, Span]()
+    for number, ((name, _), span) in enumerate(zip(after, _spans(after), strict=True)):
+        if name not in gates:
+            op = next(ops)
+            if op in last:
+                events += arrow_events("run again", number, (REWRITTEN, 1, last[op]), (REWRITTEN, 1, span))
+            last[op] = span
     for process, trace in zip((ORIGINAL_PROCESS, REWRITTEN_PROCESS)[-len(seen.traces) :], seen.traces, strict=True):
-        events += _process(process, trace)
+        # Loading and each run, and resident memory over time.
+        events.append(name_event("thread_name", process, 1, "phases"))
+        begins = (0.0, *trace.marks[:-1])
+        for number, (begin, end) in enumerate(zip(begins, trace.marks, strict=True)):
+            span = round(begin * 1e9), round(end * 1e9)
+            events.append(slice_event(f"run {number}" if number else "loading", process, 1, span, {}))
+        for seconds, held in zip(trace.seconds, trace.resident_bytes, strict=True):
+            events.append(counter_event("resident memory", process, round(seconds * 1e9), max(0, held)))
     return trace_file(events)
 
 
@@ -48,26 +62,3 @@ def _steps(
     for (name, _), span, held in zip(steps, _spans(steps), memory_bytes, strict=True):
         yield slice_event(plan.names.op(name), process, 1, span, {"op": name, "bytes": held})
         yield counter_event(f"memory {plan.device}", process, span[0], held)
-
-
-def _repeats(plan: PlanFile, steps: Sequence[tuple[str, int]]) -> Iterator[Event]:
-    """An arrow from each run of an op to the next one."""
-    gates, ops, last = set(plan.promise.gates), iter(plan.schedule.op_ids()), dict[int, Span]()
-    for number, ((name, _), span) in enumerate(zip(steps, _spans(steps), strict=True)):
-        if name in gates:
-            continue
-        op = next(ops)
-        if op in last:
-            yield from arrow_events("run again", number, (REWRITTEN, 1, last[op]), (REWRITTEN, 1, span))
-        last[op] = span
-
-
-def _process(process: int, trace: ProcessTrace) -> Iterator[Event]:
-    """Loading and each run, and resident memory over time."""
-    yield name_event("thread_name", process, 1, "phases")
-    begins = (0.0, *trace.marks[:-1])
-    for number, (begin, end) in enumerate(zip(begins, trace.marks, strict=True)):
-        span = round(begin * 1e9), round(end * 1e9)
-        yield slice_event(f"run {number}" if number else "loading", process, 1, span, {})
-    for seconds, held in zip(trace.seconds, trace.resident_bytes, strict=True):
-        yield counter_event("resident memory", process, round(seconds * 1e9), max(0, held))

@@ -40,7 +40,7 @@ from remat_cli.solvers.bounds.free_frontier import choose_chain
 from remat_cli.solvers.bounds.frontier import choose_boundaries
 from remat_cli.solvers.bounds.improving import Bound, improving_bounds, known_units, part_of
 from remat_cli.solvers.bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers.milp.program import BoundEngine, Milp, rising_answers
+from remat_cli.solvers.milp.program import BoundEngine, rising_answers
 
 # Variables up to which CP-SAT, exact and without the start of a process, is the quicker engine.
 _SMALL = 1_000
@@ -111,7 +111,12 @@ def _all_bounds(problem: Problem, limits: Limits, best_ns: Callable[[], int | No
     if several and len(problem.memories) == 2 and not problem.overlap:
         yield cut_bound(problem)
     work = Shortage(problem, limits.order, shortest_memory(problem) if several else None)
-    yield from _merged(problem, part_of(limits, _MERGED_SHARE if several else 1.0), best_ns)
+    # Of one device, where all memories together are short; without its starts.
+    merged = merged_problem(problem)
+    pressure = make_pressure(merged)
+    if not several or max(pressure.live(), default=0) > pressure.capacity:
+        for bound in improving_bounds(merged, part_of(limits, _MERGED_SHARE if several else 1.0), best_ns):
+            yield replace(bound, start=None, facts=bound.facts | {"memories": "merged"})
     tried: list[list[int]] = []
     for count in (0, *_BOUNDARIES) if several else ():
         chosen = [] if limits.is_over else choose_stages(work, count)
@@ -119,16 +124,6 @@ def _all_bounds(problem: Problem, limits: Limits, best_ns: Callable[[], int | No
             continue
         tried.append(chosen)
         yield from frontier_bounds(work, chosen, part_of(limits, _SHARE), best_ns)
-
-
-def _merged(problem: Problem, limits: Limits, best_ns: Callable[[], int | None]) -> Iterator[Bound]:
-    """Of one device, where all memories together are short; without its starts."""
-    merged = merged_problem(problem)
-    pressure = make_pressure(merged)
-    if len(problem.memories) > 1 and max(pressure.live(), default=0) <= pressure.capacity:
-        return
-    for bound in improving_bounds(merged, limits, best_ns):
-        yield replace(bound, start=None, facts=bound.facts | {"memories": "merged"})
 
 
 def choose_stages(work: Shortage, count: int) -> list[int]:
@@ -156,16 +151,11 @@ def frontier_bounds(
     ranges_of = free_windows if work.order == "free" else ordered_windows
     milp = device_frontier_milp(rooms, ranges_of(rooms, chosen))
     quick = replace(limits, report=Limits().report, work=None, workers=1)
-    for answer in rising_answers(milp, _engine(milp, is_small), quick, known_units(best_ns, 0, rooms.time_unit)):
+    engine: BoundEngine = "cp-sat" if is_small else "highs" if len(milp.upper) <= _MOST_INTEGERS else "relaxed"
+    for answer in rising_answers(milp, engine, quick, known_units(best_ns, 0, rooms.time_unit)):
         facts = answer.facts | {"boundaries": len(chosen)}
         total = _nanoseconds(rooms, answer.bound)
         yield Bound(total, work.space, "frontier", answer.is_tight, time.monotonic() - began, facts)
-
-
-def _engine(milp: Milp, is_small: bool) -> BoundEngine:
-    if is_small:
-        return "cp-sat"
-    return "highs" if len(milp.upper) <= _MOST_INTEGERS else "relaxed"
 
 
 def _nanoseconds(rooms: Rooms, units: int | None) -> int | None:

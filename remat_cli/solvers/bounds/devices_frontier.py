@@ -112,7 +112,6 @@ class DeviceFrontier:
             self.stages.append(stage)
             self._fill(stage)
             self._supply(stage)
-            self._survive(stage)
         self._hold_weights()
         for op in range(len(self.ops)):
             self._count(op)
@@ -139,7 +138,8 @@ class DeviceFrontier:
         """The variables of a stage: R, ops that run on a device, and P, tensors that are copied."""
         number = stage.number
         for op, times in enumerate(self.rooms.times):
-            if self.windows.low[op] <= number and (number <= self.windows.high[op] or self._may_repeat(op)):
+            repeats = self.ops[op].repeatable and any(self._is_used(tensor) for tensor in self.ops[op].outputs)
+            if self.windows.low[op] <= number and (number <= self.windows.high[op] or repeats):
                 for memory, time in enumerate(times):
                     if time is not None:
                         stage.runs[op, memory] = self._paid(time, "compute")
@@ -149,10 +149,6 @@ class DeviceFrontier:
                     variable = self._paid(time, (source, target))
                     stage.copied[tensor, source, target] = variable
                     stage.arrivals.setdefault((tensor, target), []).append(variable)
-
-    def _may_repeat(self, op: int) -> bool:
-        """Whether more runs than one may be of use."""
-        return self.ops[op].repeatable and any(self._is_used(tensor) for tensor in self.ops[op].outputs)
 
     def _is_used(self, tensor: int) -> bool:
         return bool(self.rooms.readers[tensor]) or self.tensors[tensor].kept
@@ -173,7 +169,7 @@ class DeviceFrontier:
         return self._origins(stage, tensor, memory) + stage.arrivals.get((tensor, memory), [])
 
     def _supply(self, stage: DeviceStage) -> None:
-        """Rows (i) and (iii): what an op or a copy reads is there."""
+        """Rows (i) to (iii): what an op or a copy reads is there, and so is S, what a memory holds after a stage."""
         for (op, memory), run in stage.runs.items():
             for tensor in self.ops[op].inputs:
                 self.milp.implies(run, self._sources(stage, tensor, memory))
@@ -183,16 +179,11 @@ class DeviceFrontier:
             more = [stage.copied.get((tensor, m, end)) for m in third for end in (source, target)]
             origins = self._origins(stage, tensor, source) + self._origins(stage, tensor, target)
             self.milp.implies(copied, [*origins, *(variable for variable in more if variable is not None)])
-
-    def _survive(self, stage: DeviceStage) -> None:
-        """S, what each memory holds after a stage, with rows (ii)."""
         is_last = stage.number == self.last
         for tensor, spec in enumerate(self.tensors):
-            if self.windows.low[self.rooms.producer(tensor)] > stage.number:
-                continue
-            if not (spec.kept if is_last else self._is_used(tensor)):
-                continue
-            for memory in range(len(self.rooms.rooms)):
+            is_made = self.windows.low[self.rooms.producer(tensor)] <= stage.number
+            is_needed = is_made and (spec.kept if is_last else self._is_used(tensor))
+            for memory in range(len(self.rooms.rooms)) if is_needed else ():
                 sources = self._sources(stage, tensor, memory)
                 if sources:
                     stage.after[tensor, memory] = self.milp.add()
@@ -236,16 +227,16 @@ class DeviceFrontier:
                     own = [(-room.weight[root], through[root]) for root in self.rooms.own[op] if root in through]
                     self._within(memory, [(1, total), *own, (room.working[op], run)])
             if stage.number < self.last:
-                self._fit_boundary(stage, memory, room)
-
-    def _fit_boundary(self, stage: DeviceStage, memory: int, room: Room) -> None:
-        op = self.windows.boundaries[stage.number]
-        stays = {tensor: variable for (tensor, where), variable in stage.after.items() if where == memory}
-        held = self._by_class(room, stays)
-        self._within(memory, [(room.weight[root], variable) for root, variable in held.items()])
-        others = [(room.weight[root], variable) for root, variable in held.items() if root not in self.rooms.own[op]]
-        run = stage.runs.get((op, memory))
-        self._within(memory, others if run is None else [*others, (room.working[op], run)])
+                op = self.windows.boundaries[stage.number]
+                stays = {tensor: variable for (tensor, where), variable in stage.after.items() if where == memory}
+                held = self._by_class(room, stays)
+                self._within(memory, [(room.weight[root], variable) for root, variable in held.items()])
+                others = [
+                    (room.weight[root], variable) for root, variable in held.items() if root not in self.rooms.own[op]
+                ]
+                if (op, memory) in stage.runs:
+                    others.append((room.working[op], stage.runs[op, memory]))
+                self._within(memory, others)
 
     def _within(self, memory: int, terms: Terms) -> None:
         """What fits into a memory beside the weights in it."""

@@ -82,8 +82,19 @@ def make_rooms(problem: Problem, is_exact: bool = False) -> Rooms:
         [_time(problem, op, m) if room.holds(problem, v) else None for m, room in enumerate(rooms)]
         for v, op in enumerate(problem.ops)
     ]
-    copies = [_copies(problem, tensor) for tensor in range(len(problem.tensors))]
-    unit = _time_unit(times, copies, is_exact)
+    devices = [_devices(problem, memory) for memory in range(len(problem.memories))]
+    copies = [
+        [
+            [_least(problem.copy_ns[s][t][x] for s in of for t in to) if of is not to else None for to in devices]
+            for of in devices
+        ]
+        for x in range(len(problem.tensors))
+    ]
+    rows = (*times, *(row for table in copies for row in table))
+    unit = math.gcd(*(time for row in rows for time in row if time)) or 1
+    base = sum(_least(row) or 0 for row in times)
+    if not is_exact and base // unit > _MOST_TIME_UNITS:
+        unit = -(-base // _MOST_TIME_UNITS)
     return Rooms(
         problem=problem,
         rooms=rooms,
@@ -98,9 +109,18 @@ def make_rooms(problem: Problem, is_exact: bool = False) -> Rooms:
 
 def one_memory(problem: Problem, memory: int) -> Problem:
     """The problem of one device as fast as any of this memory's and as modest; nothing is said about weights."""
+    devices = _devices(problem, memory)
     return msgspec.structs.replace(
         problem,
-        ops=tuple(_op_in(problem, op, memory) for op in problem.ops),
+        ops=tuple(
+            loose_op(
+                problem,
+                op,
+                _time(problem, op, memory) or 0,
+                min((op.workspace_bytes[d] for d in devices if op.time_ns[d] is not None), default=0),
+            )
+            for op in problem.ops
+        ),
         tensors=shrunk_tensors(problem),
         memories=(problem.memories[memory],),
         devices=(Device(problem.memories[memory].name, 0),),
@@ -132,28 +152,12 @@ def loose_op(problem: Problem, op: OpSpec, time_ns: int, workspace_bytes: int) -
     )
 
 
-def _op_in(problem: Problem, op: OpSpec, memory: int) -> OpSpec:
-    workspaces = (op.workspace_bytes[d] for d in _devices(problem, memory) if op.time_ns[d] is not None)
-    return loose_op(problem, op, _time(problem, op, memory) or 0, min(workspaces, default=0))
-
-
 def _devices(problem: Problem, memory: int) -> list[int]:
     return [number for number, device in enumerate(problem.devices) if device.memory == memory]
 
 
 def _time(problem: Problem, op: OpSpec, memory: int) -> int | None:
     return _least(op.time_ns[device] for device in _devices(problem, memory))
-
-
-def _copies(problem: Problem, tensor: int) -> list[list[int | None]]:
-    """Least time of a copy between two memories."""
-    memories = range(len(problem.memories))
-    return [[_copy(problem, tensor, s, t) if s != t else None for t in memories] for s in memories]
-
-
-def _copy(problem: Problem, tensor: int, source: int, target: int) -> int | None:
-    pairs = [(s, t) for s in _devices(problem, source) for t in _devices(problem, target)]
-    return _least(problem.copy_ns[s][t][tensor] for s, t in pairs)
 
 
 def _least(times: Iterable[int | None]) -> int | None:
@@ -181,13 +185,6 @@ def _room(problem: Problem, pressure: Pressure, is_exact: bool) -> Room:
         capacity=-(-capacity // unit),
         is_limited=free < most,
     )
-
-
-def _time_unit(times: list[list[int | None]], copies: list[list[list[int | None]]], is_exact: bool) -> int:
-    figures = [time for row in (*times, *(row for table in copies for row in table)) for time in row if time]
-    unit = math.gcd(*figures) or 1
-    base = sum(_least(row) or 0 for row in times)
-    return unit if is_exact or base // unit <= _MOST_TIME_UNITS else -(-base // _MOST_TIME_UNITS)
 
 
 def _in_units(times: Sequence[int | None], unit: int) -> tuple[int | None, ...]:

@@ -67,7 +67,17 @@ class EventGap:
 def add_cover(pressure: Pressure, extra: Extra) -> list[EventGap]:
     """Rows for the worst events, and what the recomputes in them cost; returns all that may be missing."""
     chosen = make_events(pressure.problem, critical_events(pressure))
-    gaps = [gap for tensor, needed in forced_tensors(pressure, chosen) for gap in _gaps(chosen, extra, tensor, needed)]
+    gaps: list[EventGap] = []
+    for tensor, needed in forced_tensors(pressure, chosen):
+        # Split the events that need a tensor by which of its readers come before and after them.
+        parts, readers = [needed], pressure.readers[tensor]
+        for reader in readers:
+            for side in (chosen.after[reader], chosen.before[reader]):
+                parts = [part for whole in parts for part in (whole & side, whole & ~side) if part]
+        for part in parts:
+            events = tuple(chosen.events[i] for i in bits_of(part))
+            heirs = tuple(reader for reader in readers if not part & ~chosen.before[reader])
+            gaps.append(EventGap(tensor, part, extra.milp.add(), events, heirs))
     _Rows(pressure, extra.milp, chosen, gaps).add()
     by_tensor: dict[int, list[EventGap]] = {}
     for gap in gaps:
@@ -97,21 +107,12 @@ def worst_of_parts(ops: list[int], loads: Mapping[int, float], most: int) -> lis
     return [max(part, key=loads.__getitem__) for part in parts]
 
 
-def _gaps(chosen: Events, extra: Extra, tensor: int, needed: int) -> Iterator[EventGap]:
-    """Split the events that need a tensor by which of its readers come before and after them."""
-    parts = [needed]
-    for reader in extra.pressure.readers[tensor]:
-        for side in (chosen.after[reader], chosen.before[reader]):
-            parts = [part for whole in parts for part in (whole & side, whole & ~side) if part]
-    for part in parts:
-        events = tuple(chosen.events[i] for i in bits_of(part))
-        heirs = tuple(r for r in extra.pressure.readers[tensor] if not part & ~chosen.before[r])
-        yield EventGap(tensor, part, extra.milp.add(), events, heirs)
-
-
 @dataclass
 class _Rows:
-    """One row per event: the working set and what stays in memory around it fit together."""
+    """One row per event: the working set and what stays in memory around it fit together.
+
+    `shared` are variables that say whether none of the tensors of a storage is in memory.
+    """
 
     pressure: Pressure
     milp: Milp
@@ -129,14 +130,13 @@ class _Rows:
             weight = self.pressure.weight
             most = self.pressure.capacity - self.pressure.working[event] - sum(weight[root] for root in others)
             if most < 0:
-                self.milp.at_most([(-weight[root], self._all(missing)) for root, missing in others.items()], most)
-
-    def _all(self, missing: list[int]) -> int:
-        """Whether none of the tensors of a storage is in memory."""
-        key = tuple(missing)
-        if key not in self.shared:
-            self.shared[key] = self.milp.all_of(missing)
-        return self.shared[key]
+                terms = []
+                for root, missing in others.items():
+                    key = tuple(missing)
+                    if key not in self.shared:
+                        self.shared[key] = self.milp.all_of(missing)
+                    terms.append((-weight[root], self.shared[key]))
+                self.milp.at_most(terms, most)
 
 
 def _count(chosen: Events, extra: Extra, gaps: list[EventGap]) -> None:
@@ -182,32 +182,22 @@ def forced_tensors(pressure: Pressure, chosen: Events) -> Iterator[tuple[int, in
 
 def forced_loads(pressure: Pressure, ops: Sequence[int]) -> list[int]:
     """For each of the ops the least memory at its first computation, in every order, if nothing is recomputed."""
-    loads: list[int] = []
-    for start in range(0, len(ops), _BLOCK):
-        loads += _loads_of(pressure, ops[start : start + _BLOCK])
-    return loads
-
-
-def _loads_of(pressure: Pressure, ops: Sequence[int]) -> list[int]:
-    by_root: dict[int, int] = {}
-    for tensor, needed in forced_tensors(pressure, make_events(pressure.problem, ops)):
-        root = pressure.class_of[tensor]
-        by_root[root] = by_root.get(root, 0) | needed
     loads = [pressure.working[op] for op in ops]
-    for i, op in enumerate(ops):
-        own = sum(pressure.weight[root] for root in pressure.own[op] if by_root.get(root, 0) >> i & 1)
-        loads[i] -= own
-    roots = list(by_root)
-    for start in range(0, len(roots), _CHUNK):
-        chunk = roots[start : start + _CHUNK]
-        weights = np.array([pressure.weight[root] for root in chunk], dtype=np.int64)
-        # A row of zeros and ones per bit set.
-        sets = [by_root[root] for root in chunk]
-        width = len(ops)
-        size = -(-width // 8)
-        packed = np.frombuffer(b"".join(bits.to_bytes(size, "little") for bits in sets), dtype=np.uint8)
-        rows = np.unpackbits(packed.reshape(len(sets), size), axis=1, bitorder="little")
-        bit_rows = rows[:, :width].astype(np.int64)
-        sums = weights @ bit_rows
-        loads = [load + int(more) for load, more in zip(loads, sums, strict=True)]
+    for start in range(0, len(ops), _BLOCK):
+        block = ops[start : start + _BLOCK]
+        by_root: dict[int, int] = {}
+        for tensor, needed in forced_tensors(pressure, make_events(pressure.problem, block)):
+            root = pressure.class_of[tensor]
+            by_root[root] = by_root.get(root, 0) | needed
+        for i, op in enumerate(block):
+            loads[start + i] -= sum(pressure.weight[root] for root in pressure.own[op] if by_root.get(root, 0) >> i & 1)
+        roots, size = list(by_root), -(-len(block) // 8)
+        for first in range(0, len(roots), _CHUNK):
+            chunk = roots[first : first + _CHUNK]
+            weights = np.array([pressure.weight[root] for root in chunk], dtype=np.int64)
+            # A row of zeros and ones per bit set.
+            packed = np.frombuffer(b"".join(by_root[root].to_bytes(size, "little") for root in chunk), dtype=np.uint8)
+            rows = np.unpackbits(packed.reshape(len(chunk), size), axis=1, bitorder="little")
+            for i, more in enumerate(weights @ rows[:, : len(block)].astype(np.int64)):
+                loads[start + i] += int(more)
     return loads

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.core.schedule.problem import Problem
-from remat_cli.solvers._precedence import Events, make_events
+from remat_cli.solvers._precedence import make_events
 from remat_cli.solvers.bounds.free import EventGap, Extra, add_cover, forced_loads, worst_of_parts
 from remat_cli.solvers.bounds.pressure import Pressure
 from remat_cli.solvers.milp.program import Milp
@@ -56,12 +56,8 @@ def choose_chain(pressure: Pressure, count: int) -> list[int]:
     load = dict(zip(ops, forced_loads(pressure, ops), strict=True))
     least = _WORTH_SHARE * min(max(load.values(), default=0), pressure.capacity)
     worth = {op: need - least for op, need in load.items() if need > least}
-    chain = _heaviest_chain(make_events(pressure.problem, sorted(worth)), worth)
-    return worst_of_parts(chain, load, count)
-
-
-def _heaviest_chain(events: Events, worth: dict[int, float]) -> list[int]:
-    """Of all chains of ancestors the one of greatest total worth."""
+    # Of all chains of ancestors the one of greatest total worth.
+    events = make_events(pressure.problem, sorted(worth))
     best: list[tuple[float, int]] = []
     for op in events.events:
         ancestors = events.before[op]
@@ -72,7 +68,7 @@ def _heaviest_chain(events: Events, worth: dict[int, float]) -> list[int]:
     while at >= 0:
         chain.append(events.events[at])
         at = best[at][1]
-    return chain[::-1]
+    return worst_of_parts(chain[::-1], load, count)
 
 
 def chain_windows(problem: Problem, chain: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -115,7 +111,11 @@ class FreeFrontier:
         self.stays.append({})
         for stage in stages:
             self.runs.append(self._runs(stage))
-            self._supply(stage)
+            # Rows (i): what an op reads is held or made in the stage.
+            runs, stays = self.runs[stage], self.stays[stage]
+            for op, run in runs.items():
+                for tensor in self.pressure.problem.ops[op].inputs:
+                    self._implies(run, [runs.get(self.pressure.producer(tensor)), stays.get(tensor)])
             self.stays.append(self._survivors(stage))
         for stage in stages:
             self._fit(stage)
@@ -142,13 +142,6 @@ class FreeFrontier:
                 runs[op] = self.milp.add()
         return runs
 
-    def _supply(self, stage: int) -> None:
-        """Rows (i): what an op reads is held or made in the stage."""
-        runs, stays = self.runs[stage], self.stays[stage]
-        for op, run in runs.items():
-            for tensor in self.pressure.problem.ops[op].inputs:
-                self._implies(run, [runs.get(self.pressure.producer(tensor)), stays.get(tensor)])
-
     def _survivors(self, stage: int) -> dict[int, int]:
         """S, what is held after a stage, with rows (ii)."""
         kept = self.pressure.problem.tensors
@@ -173,7 +166,17 @@ class FreeFrontier:
     def _fit(self, stage: int) -> None:
         """Rows (iii), (iv) and (v): all that is held in a stage fits."""
         weight, capacity = self.pressure.weight, self.pressure.capacity
-        through = self._by_class(self._through(stage))
+        # H, what stays all through a stage, with rows (iv), for tensors with weight that were there before it.
+        last = self.boundaries[stage] if stage < len(self.boundaries) else None
+        read_last = () if last is None else self.pressure.problem.ops[last].inputs
+        staying: dict[int, int] = {}
+        for tensor in self.stays[stage]:
+            made = self.runs[stage].get(self.pressure.producer(tensor))
+            survives = ONE if tensor in read_last else self.stays[stage + 1].get(tensor)
+            if made != ONE and survives is not None and weight[self.pressure.class_of[tensor]] > 0:
+                staying[tensor] = self.milp.add(integral=False)
+                self._implies(survives, [staying[tensor], made])
+        through = self._by_class(staying)
         total = self.milp.add(upper=capacity, integral=False)
         self.milp.at_most([*((weight[root], held) for root, held in through.items()), (-1, total)], 0)
         for op, run in self.runs[stage].items():
@@ -181,25 +184,10 @@ class FreeFrontier:
             need = self.pressure.working[op]
             terms = [(1, total), *own]
             self.milp.at_most(terms if run == ONE else [*terms, (need, run)], capacity - (need if run == ONE else 0))
-        if stage < len(self.boundaries):
-            op = self.boundaries[stage]
-            held = self._by_class(self.stays[stage + 1])
-            terms = [(self.pressure.weight[root], held[root]) for root in held if root not in self.pressure.own[op]]
-            self.milp.at_most(terms, self.pressure.capacity - self.pressure.working[op])
-
-    def _through(self, stage: int) -> dict[int, int]:
-        """H, what stays all through a stage, with rows (iv), for tensors with weight that were there before it."""
-        last = self.boundaries[stage] if stage < len(self.boundaries) else None
-        read_last = () if last is None else self.pressure.problem.ops[last].inputs
-        through: dict[int, int] = {}
-        for tensor in self.stays[stage]:
-            run = self.runs[stage].get(self.pressure.producer(tensor))
-            survives = ONE if tensor in read_last else self.stays[stage + 1].get(tensor)
-            if run == ONE or survives is None or self.pressure.weight[self.pressure.class_of[tensor]] == 0:
-                continue
-            through[tensor] = self.milp.add(integral=False)
-            self._implies(survives, [through[tensor], run])
-        return through
+        if last is not None:
+            at_end = self._by_class(self.stays[stage + 1])
+            terms = [(weight[root], held) for root, held in at_end.items() if root not in self.pressure.own[last]]
+            self.milp.at_most(terms, capacity - self.pressure.working[last])
 
     def _by_class(self, held: dict[int, int]) -> dict[int, int]:
         """Per class with weight a variable that is at least that of each of its tensors."""

@@ -154,7 +154,12 @@ class _Builder:
         for op in range(begin + 1):
             self._run(stage, op)
         for op in range(stage.last + 1):
-            self._supply(stage, op)
+            # Rows (i): what an op reads is held or made in the stage; first computations in it surely run.
+            runs: Expression = (self._run(stage, op), 0) if op <= stage.begin else ([], 1)
+            for tensor in self.ops[op].inputs if runs != ([], 0) else ():
+                producer = self.pressure.producer(tensor)
+                if producer <= stage.begin:
+                    self._positive(self._held(stage.begin, tensor), (self._run(stage, producer), 0), minus=runs)
         for tensor in self.held[end]:
             if self.pressure.producer(tensor) <= begin:
                 made = self._run(stage, self.pressure.producer(tensor))
@@ -182,14 +187,6 @@ class _Builder:
                 runs = [term for part in stage.parts if op <= part.last for term in self._run(part, op)]
                 self._positive((runs, 0), minus=([(1, stage.runs[op])], 0))
         return [(1, stage.runs[op])]
-
-    def _supply(self, stage: FrontierStage, op: int) -> None:
-        """Rows (i): what an op reads is held or made in the stage; first computations in it surely run."""
-        runs: Expression = (self._run(stage, op), 0) if op <= stage.begin else ([], 1)
-        for tensor in self.ops[op].inputs if runs != ([], 0) else ():
-            producer = self.pressure.producer(tensor)
-            if producer <= stage.begin:
-                self._positive(self._held(stage.begin, tensor), (self._run(stage, producer), 0), minus=runs)
 
     def _stay(self, stage: FrontierStage) -> None:
         """H, what stays all through a stage, with rows (iv), by storage, and the total."""
@@ -277,10 +274,10 @@ def rounded_schedule(problem: Problem, frontier: Frontier, values: Sequence[int]
     """
     steps: list[int] = []
     for stage in frontier.stages:
-        held = frontier.held[stage.begin]
-        present = {x for x, variable in held.items() if variable is None or values[variable]}
-        later = frontier.held[stage.end]
-        wanted = {x for x, variable in later.items() if variable is None or values[variable]}
+        present, wanted = (
+            {x for x, variable in frontier.held[end].items() if variable is None or values[variable]}
+            for end in (stage.begin, stage.end)
+        )
         again = [op for op, run in stage.runs.items() if values[run]]
         steps += _Placing(problem, stage, present, wanted).place(again)
     return Schedule.of_ops(steps)
@@ -299,30 +296,22 @@ class _Placing:
         """All steps of the stage. Readers have larger numbers, so they are there before what they read."""
         steps = list(range(self.stage.begin + 1, self.stage.last + 1))
         for op in sorted(again, reverse=True):
-            steps.insert(self._position(steps, op), op)
+            # Before the first reader that lacks a result; if none does, at the end of the longest time without a use.
+            outputs = set(self.problem.ops[op].outputs)
+            missing = {x for x in outputs if op <= self.stage.begin and x not in self.present}
+            lacking = [place for place, step in enumerate(steps) if missing.intersection(self.problem.ops[step].inputs)]
+            # Places that need the results: the start of the stage or the op's own first run, readers, and its end.
+            uses = [0] if op <= self.stage.begin else []
+            for place, step in enumerate(steps):
+                if step == op or outputs.intersection(self.problem.ops[step].inputs):
+                    uses.append(place)
+            if self.wanted.intersection(outputs):
+                uses.append(len(steps) - (self.stage.end == self.stage.last))  # before the run that ends the stage
+            if lacking:
+                place = lacking[0]
+            elif len(uses) < 2:
+                place = uses[0] if uses and op <= self.stage.begin else len(steps)
+            else:
+                place = max(pairwise(uses), key=lambda pair: pair[1] - pair[0])[1]
+            steps.insert(place, op)
         return steps
-
-    def _position(self, steps: list[int], op: int) -> int:
-        """Before the first reader that lacks a result; if none does, at the end of the longest time without a use."""
-        outputs = self.problem.ops[op].outputs
-        missing = {x for x in outputs if op <= self.stage.begin and x not in self.present}
-        lacking = [place for place, step in enumerate(steps) if missing.intersection(self.problem.ops[step].inputs)]
-        if lacking:
-            return lacking[0]
-        # Before the first run that ends the stage.
-        uses = [
-            *self._uses(steps, op),
-            *([len(steps) - (self.stage.end == self.stage.last)] if self.wanted.intersection(outputs) else []),
-        ]
-        if len(uses) < 2:
-            return uses[0] if uses and op <= self.stage.begin else len(steps)
-        return max(pairwise(uses), key=lambda pair: pair[1] - pair[0])[1]
-
-    def _uses(self, steps: list[int], op: int) -> Iterator[int]:
-        """Places that need results of an op: the start of the stage or its own first run, and readers."""
-        outputs = set(self.problem.ops[op].outputs)
-        if op <= self.stage.begin:
-            yield 0
-        for place, step in enumerate(steps):
-            if step == op or outputs.intersection(self.problem.ops[step].inputs):
-                yield place

@@ -27,7 +27,7 @@ from remat_cli.solvers.bounds.free import free_order_milp
 from remat_cli.solvers.bounds.free_frontier import choose_chain, free_frontier_milp
 from remat_cli.solvers.bounds.frontier import Frontier, choose_boundaries, make_frontier, rounded_schedule
 from remat_cli.solvers.bounds.pressure import Pressure, make_pressure
-from remat_cli.solvers.milp.program import Answer, BoundEngine, Known, Milp, rising_answers
+from remat_cli.solvers.milp.program import BoundEngine, Known, Milp, rising_answers
 
 # In all rows together, about; enough for each critical event of a problem of 1,000 ops.
 _ROW_TERMS = 200_000
@@ -76,17 +76,14 @@ class _GapCover:
         """Working set and what stays in memory around an event fit together."""
         pressure, terms, most = self.pressure, [], self.pressure.capacity - self.pressure.working[event]
         for root, gaps in pressure.by_class((gap.tensor, gap) for gap in self.gaps[event]).items():
-            found = [self._recomputed(gap) for gap in gaps]
-            literals = [literal for literal in found if literal is not None]
+            for gap in gaps:
+                if gap not in self.recomputed:
+                    self.recomputed[gap] = self._new_literal(gap)
+            literals = [literal for gap in gaps if (literal := self.recomputed[gap]) is not None]
             most -= pressure.weight[root]
-            if len(literals) == len(found):
+            if len(literals) == len(gaps):
                 terms.append((-pressure.weight[root], self.milp.all_of(literals)))
         self.milp.at_most(terms, most)
-
-    def _recomputed(self, gap: UseGap) -> int | None:
-        if gap not in self.recomputed:
-            self.recomputed[gap] = self._new_literal(gap)
-        return self.recomputed[gap]
 
     def _new_literal(self, gap: UseGap) -> int | None:
         op = self.pressure.producer(gap.tensor)
@@ -98,14 +95,12 @@ class _GapCover:
         # One run serves all results of an op: runs are counted per slot between uses of any of them.
         literal = self.milp.add()
         uses = sorted({use for tensor in spec.outputs for use in self.pressure.uses(tensor)})
-        covered = [self._slot(op, use) for use in uses if gap.first < use <= gap.last]
-        self.milp.at_least([(1, slot) for slot in covered] + [(-1, literal)], 0)
+        covered = [(op, use) for use in uses if gap.first < use <= gap.last]
+        for slot in covered:
+            if slot not in self.slots:
+                self.slots[slot] = self.milp.add(cost=self.pressure.times[op])
+        self.milp.at_least([(1, self.slots[slot]) for slot in covered] + [(-1, literal)], 0)
         return literal
-
-    def _slot(self, op: int, use: int) -> int:
-        if (op, use) not in self.slots:
-            self.slots[op, use] = self.milp.add(cost=self.pressure.times[op])
-        return self.slots[op, use]
 
 
 # Variables times stages up to which CP-SAT, exact and without the start of a process, is the quicker engine.
@@ -199,18 +194,24 @@ def improving_bounds(
 
 def _tasks(pressure: Pressure, order: Order) -> Iterator[Task]:
     """The relaxations worth solving, cheap ones first."""
-    problem = pressure.problem
+    problem, ops = pressure.problem, len(pressure.problem.ops)
+    is_large = ops > _LARGE
+    tried: list[list[int]] = [[]]  # boundaries
     if order == "free":
         yield free_order(problem)
-        yield from _free_frontiers(pressure)
+        # With ever more boundaries, as long as the program is not too large to be written down.
+        for count in _BOUNDARIES_LARGE if is_large else _BOUNDARIES:
+            chain = choose_chain(pressure, count) if ops * count <= _MOST_RUNS else []
+            if chain not in tried:
+                tried.append(chain)
+                build = partial(_free_frontier_program, chain)
+                yield Task("free order", build, ops * (1 + len(chain)), not is_large, {"boundaries": len(chain)})
         return
     yield gap_cover(problem)
-    is_large = len(problem.ops) > _LARGE
     for count in _BOUNDARIES_LARGE if is_large else _BOUNDARIES_RELAXED:
         task = relaxed_frontier(pressure, count)
         if task.size <= _MOST:
             yield task
-    tried: list[list[int]] = []
     for count in () if is_large else _BOUNDARIES:
         chosen = choose_boundaries(pressure, count)
         if chosen not in tried:
@@ -227,18 +228,6 @@ def gap_cover(problem: Problem) -> Task:
 def free_order(problem: Problem) -> Task:
     """For every schedule (`free`), from the precedences that all orders share."""
     return Task("free order", lambda scaled: _Program(free_order_milp(scaled)), len(problem.ops))
-
-
-def _free_frontiers(pressure: Pressure) -> Iterator[Task]:
-    """For any order, with ever more boundaries, as long as the program is not too large to be written down."""
-    ops = len(pressure.problem.ops)
-    tried: list[list[int]] = [[]]
-    for count in _BOUNDARIES if ops <= _LARGE else _BOUNDARIES_LARGE:
-        chain = choose_chain(pressure, count) if ops * count <= _MOST_RUNS else []
-        if chain not in tried:
-            tried.append(chain)
-            build = partial(_free_frontier_program, chain)
-            yield Task("free order", build, ops * (1 + len(chain)), ops <= _LARGE, {"boundaries": len(chain)})
 
 
 def _free_frontier_program(chain: list[int], scaled: Pressure) -> _Program:
@@ -289,24 +278,22 @@ def rising_bounds(pressure: Pressure, task: Task, limits: Limits, best_ns: Calla
     scaled = pressure if is_small else pressure.for_floats()
     program = task.build(scaled)
     known = known_units(best_ns, pressure.problem.baseline_time_ns, pressure.time_unit)
-    for answer in rising_answers(program.milp, _engine(task), quick, known):
+    engine: BoundEngine = "cp-sat" if is_small else "highs" if task.with_integers else "relaxed"
+    for answer in rising_answers(program.milp, engine, quick, known):
         seconds = time.monotonic() - began
         space: Space = "free" if task.method == "free order" else "first_in_order"
         facts = answer.facts | task.facts
-        if answer.bound is None:
-            bound = Bound(None, space, task.method, True, seconds, facts)
-        else:
-            total = pressure.problem.baseline_time_ns + answer.bound * pressure.time_unit
-            bound = Bound(total, space, task.method, answer.is_tight, seconds, facts)
-        yield replace(bound, start=_start(pressure.problem, program, answer, known()))
-
-
-def _start(problem: Problem, program: _Program, answer: Answer, known: int | None) -> Schedule | None:
-    """From a solution of the relaxation; a solution that costs more than the best schedule known is of no use."""
-    if program.frontier is None or answer.values is None:
-        return None
-    cost = sum(map(mul, program.milp.cost, answer.values))
-    return None if known is not None and cost > known else rounded_schedule(problem, program.frontier, answer.values)
+        time_ns, is_tight = None, True
+        if answer.bound is not None:
+            time_ns = pressure.problem.baseline_time_ns + answer.bound * pressure.time_unit
+            is_tight = answer.is_tight
+        start = None
+        if program.frontier is not None and answer.values is not None:
+            # A solution that costs more than the best schedule known is of no use.
+            cost, most = sum(map(mul, program.milp.cost, answer.values)), known()
+            if most is None or cost <= most:
+                start = rounded_schedule(pressure.problem, program.frontier, answer.values)
+        yield Bound(time_ns, space, task.method, is_tight, seconds, facts, start)
 
 
 def known_units(best_ns: Callable[[], int | None], free_ns: int, unit: int) -> Known:
@@ -317,9 +304,3 @@ def known_units(best_ns: Callable[[], int | None], free_ns: int, unit: int) -> K
         return None if best is None else (best - free_ns) // unit
 
     return known
-
-
-def _engine(task: Task) -> BoundEngine:
-    if task.size <= _SMALL:
-        return "cp-sat"
-    return "highs" if task.with_integers else "relaxed"

@@ -76,7 +76,12 @@ class Pressure:
         """For each op, the least memory at its first computation if nothing is ever recomputed."""
         count = len(self.problem.ops)
         change = [0] * (count + 1)
-        all_spans = self._spans()
+        # Per class with weight, (producer, last use) of its tensors; kept tensors are used after the last op.
+        all_spans: dict[int, list[tuple[int, int]]] = {}
+        for tensor, root in enumerate(self.class_of):
+            uses = self.uses(tensor)
+            if self.weight[root] > 0 and len(uses) > 1:
+                all_spans.setdefault(root, []).append((uses[0], uses[-1]))
         for root, spans in all_spans.items():
             end = -1
             for first, last in sorted(spans):
@@ -108,15 +113,6 @@ class Pressure:
         ops = max(1, len(self.problem.ops))
         across = sum(uses[-1] - uses[0] for uses in map(self.uses, range(len(self.class_of)))) // ops
         return max(8, terms // max(1, across))
-
-    def _spans(self) -> dict[int, list[tuple[int, int]]]:
-        """Per class with weight, (producer, last use) of its tensors; kept tensors are used after the last op."""
-        spans: dict[int, list[tuple[int, int]]] = {}
-        for tensor, root in enumerate(self.class_of):
-            uses = self.uses(tensor)
-            if self.weight[root] > 0 and len(uses) > 1:
-                spans.setdefault(root, []).append((uses[0], uses[-1]))
-        return spans
 
     def uses(self, tensor: int) -> list[int]:
         """Events that need a tensor: its producer, its readers, and the end (the number of ops) if it is kept."""

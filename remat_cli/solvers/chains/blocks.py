@@ -81,19 +81,17 @@ class Blocks:
         for stage, ops in enumerate(self.forward):
             for op in ops:
                 homes[op].add(self._backward_block(stage))
-        return frozenset(t for t in range(len(self.problem.tensors)) if self._is_resident(t, block_of, homes))
+        found: set[int] = set()
+        for tensor, spec in enumerate(self.problem.tensors):
+            op = spec.producer
+            is_forward_once = block_of[op] <= self.count and not self.problem.ops[op].repeatable
+            readers = (r for r in self.net.readers[op] if tensor in self.problem.ops[r].inputs)
+            if spec.kept or is_forward_once or block_of[op] == 0 or any(block_of[r] not in homes[op] for r in readers):
+                found.add(tensor)
+        return frozenset(found)
 
     def _backward_block(self, stage: int) -> int:
         return 2 * self.count + 1 - stage
-
-    def _is_resident(self, tensor: int, block_of: dict[int, int], homes: dict[int, set[int]]) -> bool:
-        spec = self.problem.tensors[tensor]
-        op = spec.producer
-        is_forward_once = block_of[op] <= self.count and not self.problem.ops[op].repeatable
-        if spec.kept or is_forward_once or block_of[op] == 0:
-            return True
-        readers = (r for r in self.net.readers[op] if tensor in self.problem.ops[r].inputs)
-        return any(block_of[r] not in homes[op] for r in readers)
 
 
 class _Costs:
@@ -159,8 +157,7 @@ def find_blocks(problem: Problem, order: Order) -> Blocks | Reason:
     if (reason := marks_missing(problem)) is not None:
         return reason
     net = make_net(problem)
-    forward = forward_ops(problem)
-    line = forward_line(net, forward)
+    line = forward_line(net, forward_ops(problem))
     if not line.ops:
         return Reason("every op is marked backward or update, or reads from one that is")
     backward = _backward(problem, net, line, order)

@@ -44,7 +44,10 @@ def find_towers(net: OpNet, forward: Sequence[int]) -> Towers:
     line = [op for op in forward if op in needed]
     late = [op for op in range(len(net.inputs)) if op not in members]
     towers = next(filter(None, (_separate(net, line, read, least) for least in LEAST_SAVED)), ())
-    towers = _with_backward(towers, _Owners(net, towers, needed, late))
+    # Those along which a gradient goes back; none if that leaves one alone.
+    owned = set(_Owners(net, towers, needed, late).of.values())
+    left = tuple(ops for k, ops in enumerate(towers) if 1 << k in owned)
+    towers = left if len(left) > 1 else ()
     owners = _Owners(net, towers, needed, late)
     backward = tuple(tuple(op for op in owners.late if owners.of[op] == 1 << k) for k in range(len(towers)))
     inside = {op for ops in towers for op in ops}
@@ -82,13 +85,6 @@ def _separate(net: OpNet, line: Sequence[int], read: set[int], least: int) -> tu
         towers = parts.towers()
         found = towers if len(towers) > 1 else found
     return found
-
-
-def _with_backward(towers: tuple[tuple[int, ...], ...], owners: _Owners) -> tuple[tuple[int, ...], ...]:
-    """Those along which a gradient goes back; none if that leaves one alone."""
-    owned = set(owners.of.values())
-    left = tuple(ops for k, ops in enumerate(towers) if 1 << k in owned)
-    return left if len(left) > 1 else ()
 
 
 @dataclass
@@ -137,17 +133,13 @@ class _Owners:
                 mask |= bit
             self.of[op] = mask
         for op in late:
-            self.of[op] = self._settled(op, net.inputs[op])
-
-    def _settled(self, op: int, inputs: Iterable[int]) -> int:
-        mask = self.of[op]
-        if mask:
-            return mask if mask.bit_count() == 1 else self.meeting
-        for source in inputs:
-            mask |= self.of.get(source, 0)
-        if mask.bit_count() > 1:
-            return self.aside
-        return mask or self.meeting
+            if self.of[op].bit_count() > 1:
+                self.of[op] = self.meeting
+            elif not self.of[op]:
+                mask = 0
+                for source in net.inputs[op]:
+                    mask |= self.of.get(source, 0)
+                self.of[op] = self.aside if mask.bit_count() > 1 else mask or self.meeting
 
 
 @dataclass(frozen=True)

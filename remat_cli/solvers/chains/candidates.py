@@ -49,32 +49,25 @@ def closings(problem: Problem, schedule: Schedule, should_stop: Callable[[], boo
     steps = _Steps(problem, schedule.op_ids())
     found: list[frozenset[int]] = []
     while True:
-        before = len(found)
-        found += _pass(steps, should_stop)
+        # Try every gap once, the best first; what is worth less than when it was ranked goes back into the queue.
+        before, queue = len(found), []
+        for place in steps.repeats():
+            if should_stop():
+                return found
+            queue.append((-steps.closing(place).worth, place))
+        heapq.heapify(queue)
+        while queue and not should_stop():
+            _, place = heapq.heappop(queue)
+            if steps.is_gone(place):
+                continue
+            closing = steps.closing(place)
+            if queue and -closing.worth > queue[0][0]:
+                heapq.heappush(queue, (-closing.worth, place))
+            elif steps.fits(closing):
+                steps.leave_out(closing)
+                found.append(closing.gone)
         if len(found) == before or should_stop():
             return found
-
-
-def _pass(steps: _Steps, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-    """Try every gap once, the best first; what is worth less than when it was ranked goes back into the queue."""
-    queue = []
-    for place in steps.repeats():
-        if should_stop():
-            return []
-        queue.append((-steps.closing(place).worth, place))
-    heapq.heapify(queue)
-    found: list[frozenset[int]] = []
-    while queue and not should_stop():
-        _, place = heapq.heappop(queue)
-        if steps.is_gone(place):
-            continue
-        closing = steps.closing(place)
-        if queue and -closing.worth > queue[0][0]:
-            heapq.heappush(queue, (-closing.worth, place))
-        elif steps.fits(closing):
-            steps.leave_out(closing)
-            found.append(closing.gone)
-    return found
 
 
 @dataclass
@@ -113,15 +106,6 @@ class _Steps:
         self.runs: dict[int, list[int]] = {}
         self.made: list[list[_Value]] = []
         self.read: list[list[_Value]] = []
-        self._link()
-        change = [0] * (len(self.ops) + 2)
-        for value in (value for values in self.made for value in values):
-            change[value.place] += value.size_bytes
-            change[value.last + 1] -= value.size_bytes
-        live = np.array(list(accumulate(change))[: len(self.ops)], dtype=np.int64)
-        self.bytes = live + np.array([self.problem.ops[op].workspace_bytes[0] for op in self.ops], dtype=np.int64)
-
-    def _link(self) -> None:
         newest: dict[int, _Value] = {}
         for place, op in enumerate(self.ops):
             spec = self.problem.ops[op]
@@ -134,6 +118,12 @@ class _Steps:
         for tensor, value in newest.items():
             if self.problem.tensors[tensor].kept:
                 value.readers.append(len(self.ops))
+        change = [0] * (len(self.ops) + 2)
+        for value in (value for values in self.made for value in values):
+            change[value.place] += value.size_bytes
+            change[value.last + 1] -= value.size_bytes
+        live = np.array(list(accumulate(change))[: len(self.ops)], dtype=np.int64)
+        self.bytes = live + np.array([self.problem.ops[op].workspace_bytes[0] for op in self.ops], dtype=np.int64)
 
     def is_gone(self, place: int) -> bool:
         """Whether a step has been left out."""
@@ -145,8 +135,26 @@ class _Steps:
 
     def closing(self, place: int) -> _Closing:
         """What it takes and brings to close the gap before a recompute."""
-        gone = self._go_with(place)
-        changes = [*self._given_up(gone), *self._held_instead(place)]
+        # The steps that go with a recompute: itself, and those that ran only for it.
+        going = {place}
+        waiting = list(self.read[place])
+        while waiting:
+            step = waiting.pop().place
+            is_repeat = self.runs[self.ops[step]][0] != step
+            if step not in going and is_repeat and all(going.issuperset(value.readers) for value in self.made[step]):
+                going.add(step)
+                waiting += self.read[step]
+        gone = frozenset(going)
+        changes = []
+        # What steps that go had made, other than the first of them, and what they were the last to read.
+        for value in {id(value): value for step in gone for value in self.read[step]}.values():
+            left = [reader for reader in value.readers if reader not in gone]
+            begin = value.place if value.place in gone else max([value.place, *left[-1:]]) + 1
+            changes.append((begin, value.last + 1, -value.size_bytes))
+        # What it takes to hold the values made before; up to the recompute, from when on the bytes are the same.
+        for before, value in self._instances(place):
+            if value.readers:
+                changes.append((before.last + 1, place, value.size_bytes))
         saved = sum(self.problem.ops[self.ops[step]].time_ns[0] or 0 for step in gone)
         cost = sum((end - begin) * size for begin, end, size in changes)
         return _Closing(place, gone, saved / cost if cost > 0 else math.inf, tuple(changes))
@@ -177,37 +185,11 @@ class _Steps:
         after[list(closing.gone)] = NOTHING
         return after
 
-    def _go_with(self, place: int) -> frozenset[int]:
-        """The steps that go with a recompute: itself, and those that ran only for it."""
-        gone = {place}
-        waiting = list(self.read[place])
-        while waiting:
-            step = waiting.pop().place
-            is_repeat = self.runs[self.ops[step]][0] != step
-            if step not in gone and is_repeat and all(gone.issuperset(value.readers) for value in self.made[step]):
-                gone.add(step)
-                waiting += self.read[step]
-        return frozenset(gone)
-
     def _instances(self, place: int) -> list[tuple[_Value, _Value]]:
         """Each result of a recompute with the instance made before it."""
         runs = self.runs[self.ops[place]]
         before = self.made[runs[runs.index(place) - 1]]
         return list(zip(before, self.made[place], strict=True))
-
-    def _held_instead(self, place: int) -> Iterable[tuple[int, int, int]]:
-        """What it takes to hold the values made before; up to the recompute, from when on the bytes are the same."""
-        for before, value in self._instances(place):
-            if value.readers:
-                yield before.last + 1, place, value.size_bytes
-
-    def _given_up(self, gone: frozenset[int]) -> Iterable[tuple[int, int, int]]:
-        """What steps that go had made, other than the first of them, and what they were the last to read."""
-        values = {id(value): value for step in gone for value in self.read[step]}
-        for value in values.values():
-            left = [reader for reader in value.readers if reader not in gone]
-            begin = value.place if value.place in gone else max([value.place, *left[-1:]]) + 1
-            yield begin, value.last + 1, -value.size_bytes
 
 
 CLOSED = 12  # of the fastest candidates, the gaps are closed

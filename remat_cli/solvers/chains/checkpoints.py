@@ -116,13 +116,7 @@ def segment_sizes(passes: Passes, candidates: Sequence[int], peak_bytes: int, co
     """Sizes worth trying: `count` even steps from 0 to a multiple of a peak, then those that Chen et al. search."""
     for step in range(count):
         yield step * SEARCH_SPAN * peak_bytes // max(1, count - 1)
-    guess = _settled_guess(passes, candidates)
-    for step in range(AROUND + 1):
-        yield int(guess * 2 ** (step / AROUND - 0.5))
-
-
-def _settled_guess(passes: Passes, candidates: Sequence[int]) -> int:
-    """The geometric mean of what the checkpoints take and of the largest segment, from the finest cut on."""
+    # The geometric mean of what the checkpoints take and of the largest segment, from the finest cut on.
     guess = 0
     for _ in range(GUESSES):
         chosen = by_size(passes, candidates, guess)
@@ -134,7 +128,8 @@ def _settled_guess(passes: Passes, candidates: Sequence[int]) -> int:
             largest_segment = max(largest_segment, made)
             made = 0 if op in ends else made
         guess = isqrt(sum(passes.sizes[op] for op in chosen) * largest_segment)
-    return guess
+    for step in range(AROUND + 1):
+        yield int(guess * 2 ** (step / AROUND - 0.5))
 
 
 def steps_of(passes: Passes, checkpoints: Iterable[int]) -> list[int]:
@@ -159,7 +154,15 @@ class _Run:
             segment[op] = before
             before += op in checkpoints
         self.segment = segment
-        self.wanted = _wanted_segments(passes, self.segment, self.stays)
+        # By place: the last segment of which this or a later one reads something that may be gone, -1: none.
+        wanted = [-1] * (len(passes.later) + 1)
+        for op in passes.forward:
+            last = passes.last_later_use[op]
+            if op not in self.stays and last >= 0:
+                wanted[last] = max(wanted[last], self.segment[op])
+        for place in reversed(range(len(passes.later))):
+            wanted[place] = max(wanted[place], wanted[place + 1])
+        self.wanted = wanted
         self.uses_left = Counter(source for op in passes.forward for source in passes.reads[op])
         self.there: set[int] = set()
         self.loose: set[int] = set()
@@ -209,15 +212,3 @@ class _Run:
         }
         self.loose -= gone
         self.there -= gone
-
-
-def _wanted_segments(passes: Passes, segment: list[int], stays: frozenset[int]) -> list[int]:
-    """By place: the last segment of which this or a later one reads something that may be gone, -1 if there is none."""
-    wanted = [-1] * (len(passes.later) + 1)
-    for op in passes.forward:
-        last = passes.last_later_use[op]
-        if op not in stays and last >= 0:
-            wanted[last] = max(wanted[last], segment[op])
-    for place in reversed(range(len(passes.later))):
-        wanted[place] = max(wanted[place], wanted[place + 1])
-    return wanted

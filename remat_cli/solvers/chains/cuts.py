@@ -157,34 +157,9 @@ class _Liner:
         skeleton = self._emit(set())
         places = cut_places(self.net, skeleton)
         cuts = [skeleton[place] for place in places if skeleton[place] in self.main]
-        local = self._local(skeleton, places)
-        in_line = local.union(skeleton)
-        before = [op for op in self.forward if op not in in_line]
-        return ForwardLine(tuple(before), tuple(self._emit(local)), tuple(cuts), frozenset(self.unneeded))
-
-    def _emit(self, local: set[int]) -> list[int]:
-        """The main line in baseline order, what is unneeded as soon as possible, `local` ops when they are read."""
-        emitted: dict[int, None] = {}
-        late_unneeded = [op for op in self.forward if op in self.unneeded and op not in self.early_unneeded]
-        waits = {op: self._line_inputs(op) for op in late_unneeded}
-        for op in self.forward:
-            if op in self.main:
-                ready = [op]
-                while ready:
-                    following = ready.pop()
-                    self.net.emit(following, local, emitted)
-                    ready += reversed(self.net.released(following, waits))
-        return list(emitted)
-
-    def _line_inputs(self, op: int) -> set[int]:
-        """What an unneeded op must wait for."""
-        aside = self.early_unneeded
-        return {s for s in self.net.inputs[op] if s in self.main or (s in self.unneeded and s not in aside)}
-
-    def _local(self, skeleton: list[int], places: list[int]) -> set[int]:
-        """Ops aside that are read between two cuts only, as their readers aside are."""
+        # Ops aside that are read between two cuts only, as their readers aside are.
         block_of: dict[int, set[int]] = {}
-        ends = set(places)
+        ends, in_skeleton = set(places), set(skeleton)
         block = 0
         for place, op in enumerate(skeleton):
             block_of[op] = {block}
@@ -195,8 +170,26 @@ class _Liner:
                 is_early = op in self.early_unneeded
                 read = [block_of[r] for r in self.net.readers[op] if r in self.members]
                 block_of[op] = nowhere.union(*read) if is_early or not read else set().union(*read)
-        in_line = set(skeleton)
-        return {op for op in self.forward if op not in in_line and len(block_of[op]) == 1 and -1 not in block_of[op]}
+        aside = [op for op in self.forward if op not in in_skeleton]
+        local = {op for op in aside if len(block_of[op]) == 1 and -1 not in block_of[op]}
+        before = [op for op in aside if op not in local]
+        return ForwardLine(tuple(before), tuple(self._emit(local)), tuple(cuts), frozenset(self.unneeded))
+
+    def _emit(self, local: set[int]) -> list[int]:
+        """The main line in baseline order, what is unneeded as soon as possible, `local` ops when they are read."""
+        emitted: dict[int, None] = {}
+        late_unneeded = [op for op in self.forward if op in self.unneeded and op not in self.early_unneeded]
+        late = set(late_unneeded)
+        # An unneeded op waits for these.
+        waits = {op: {s for s in self.net.inputs[op] if s in self.main or s in late} for op in late_unneeded}
+        for op in self.forward:
+            if op in self.main:
+                ready = [op]
+                while ready:
+                    following = ready.pop()
+                    self.net.emit(following, local, emitted)
+                    ready += reversed(self.net.released(following, waits))
+        return list(emitted)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ The model is that of `revolve`; counts are of forwards only, as there. A set of 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -43,7 +42,26 @@ class SlotTable:
 
     def actions(self, slots: int) -> Iterator[SlotAction]:
         """The operations of an optimal sequence; of several best first choices the first branch, the fewest layers."""
-        return _play(self, min(slots, self.most_slots))
+        slots = min(slots, self.most_slots)
+        left, wanted = list(self.lengths), self.wanted
+        finishing = []
+        # Down to the loss, then back up.
+        while any(left):
+            branch, step = self.choose(left, wanted, slots)
+            base = self.lengths[branch] - left[branch]
+            yield from keep_and_advance(branch, base, step)
+            finishing.append((branch, base, step, slots, wanted))
+            left[branch] -= step
+            wanted |= 1 << branch
+            slots -= 1
+        yield LOSS
+        for branch, length in enumerate(self.lengths):
+            if length == 0 and not wanted >> branch & 1:
+                yield SlotAction("drop", branch)
+        for branch, base, step, room, before in reversed(finishing):
+            yield from reverse(self.single, step, _room(room, before, branch), branch, base)
+            if not before >> branch & 1:
+                yield SlotAction("drop", branch)
 
 
 def fewest_slots(lengths: Sequence[int], wanted: int = 0) -> int:
@@ -67,35 +85,27 @@ def join_table(lengths: Sequence[int], masks: Iterable[int] = (0,)) -> list[Slot
 
     Branch k is finished last: keep its input, go on i layers, solve what is left, reverse the i layers in all memory
     that is free then. O(m K (2L)^(K+1)); `table_work` says how much that is. Of `counts[mask, cell, m]` the cell
-    numbers the rests of all branches, `strides[k]` apart per layer of branch k.
+    numbers the rests of all branches, `apart[k]` apart per layer of branch k.
     """
     slots = sum(lengths) + len(lengths)
     shape = np.array(lengths, dtype=np.int64)
-    strides = np.array([prod(length + 1 for length in lengths[k + 1 :]) for k in range(len(lengths))], dtype=np.int64)
+    apart = [prod(length + 1 for length in lengths[k + 1 :]) for k in range(len(lengths))]
     single = forward_table(max(lengths, default=0), slots)
     counts = np.full((1 << len(lengths), prod(length + 1 for length in lengths), slots + 1), NEVER, dtype=np.int32)
-    _fill(counts, single.astype(np.int32), shape, strides)
-    choose = partial(_choose_any, counts, single, strides.tolist())
+    _fill(counts, single.astype(np.int32), shape, np.array(apart, dtype=np.int64))
+
+    def choose(left: Sequence[int], wanted: int, slots: int) -> tuple[int, int]:
+        cell = sum(layers * stride for layers, stride in zip(left, apart, strict=True))
+        goal = counts[wanted, cell, slots]
+        for branch, stride in enumerate(apart):
+            room = _room(slots, wanted, branch)
+            for step in range(1, left[branch] + 1):
+                rest = counts[wanted | 1 << branch, cell - step * stride, slots - 1]
+                if room >= 2 and step + int(rest) + int(single[step - 1, room]) == goal:
+                    return branch, step
+        raise ValueError(f"{slots} slots are too few for branches of {left} layers")
+
     return [SlotTable(tuple(lengths), mask, single, counts[mask, -1], choose) for mask in masks]
-
-
-def _choose_any(
-    counts: NDArray[np.int32],
-    single: NDArray[np.int64],
-    strides: Sequence[int],
-    left: Sequence[int],
-    wanted: int,
-    slots: int,
-) -> tuple[int, int]:
-    cell = sum(layers * stride for layers, stride in zip(left, strides, strict=True))
-    goal = counts[wanted, cell, slots]
-    for branch, stride in enumerate(strides):
-        room = _room(slots, wanted, branch)
-        for step in range(1, left[branch] + 1):
-            rest = counts[wanted | 1 << branch, cell - step * stride, slots - 1]
-            if room >= 2 and step + int(rest) + int(single[step - 1, room]) == goal:
-                return branch, step
-    raise ValueError(f"{slots} slots are too few for branches of {left} layers")
 
 
 @compiled
@@ -155,25 +165,3 @@ def ordered_table(order: Sequence[int], branches: int, wanted: int) -> SlotTable
 def _room(slots: int, wanted: int, branch: int) -> int:
     """What is left for one branch when the gradients of the others are kept."""
     return slots - (wanted & ~(1 << branch)).bit_count()
-
-
-def _play(table: SlotTable, slots: int) -> Iterator[SlotAction]:
-    """Read a sequence off a table: down to the loss, then back up."""
-    left, wanted = list(table.lengths), table.wanted
-    finishing = []
-    while any(left):
-        branch, step = table.choose(left, wanted, slots)
-        base = table.lengths[branch] - left[branch]
-        yield from keep_and_advance(branch, base, step)
-        finishing.append((branch, base, step, slots, wanted))
-        left[branch] -= step
-        wanted |= 1 << branch
-        slots -= 1
-    yield LOSS
-    for branch, length in enumerate(table.lengths):
-        if length == 0 and not wanted >> branch & 1:
-            yield SlotAction("drop", branch)
-    for branch, base, step, room, before in reversed(finishing):
-        yield from reverse(table.single, step, _room(room, before, branch), branch, base)
-        if not before >> branch & 1:
-            yield SlotAction("drop", branch)

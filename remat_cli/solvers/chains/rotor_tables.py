@@ -175,8 +175,7 @@ def size_table(chain: Chain, variant: Variant, budget_bytes: int, slots: int, in
         size = table_bytes(chain.stages, variant, found.most)
         if size <= LARGEST_TABLE:
             return found
-    mebibytes = size >> 20
-    table = f"a table of {chain.stages} stages and {found.most} slots takes {mebibytes} MiB"
+    table = f"a table of {chain.stages} stages and {found.most} slots takes {size >> 20} MiB"
     less = "fewer slots take" if variant in ("persistent", "no-fall") else "fewer slots or variant=persistent take"
     return Reason(f"{table}, more than {LARGEST_TABLE >> 20} MiB: {less} less")
 

@@ -116,10 +116,6 @@ class _Search:
         held = tuple(name for i, name in enumerate(self.game.classes) if before >> i & 1 and not move.touches >> i & 1)
         return Wall(self.level, move, held, is_exact, len(self.seen))
 
-    def _is_over(self) -> bool:
-        self.visits += 1
-        return len(self.seen) > self.most_positions or (self.visits % _POLL == 0 and self.should_stop())
-
     def _enter(self, items: int) -> None:
         if items not in self.seen:
             self.seen.add(items)
@@ -127,21 +123,20 @@ class _Search:
 
     def _exhaust(self) -> bool:
         """Visit everything in reach at this level, or what there is time for; True when the goal is found."""
-        while self.open and not self._is_over():
-            if self._visit(self.open.pop()):
-                return True
-        return False
-
-    def _visit(self, items: int) -> bool:
         goal = self.game.goal
-        if not goal.reads & ~items:
-            need = goal.working + self.game.weigh(items & ~goal.touches)
-            if need <= self.level:
-                return True
-            heapq.heappush(self.beyond, (need, -1, len(self.game.moves), items))
-        for number, move in enumerate(self.game.moves):
-            if not move.reads & ~items and move.makes & ~items:
-                self._play(items, number, move)
+        while self.open:
+            self.visits += 1
+            if len(self.seen) > self.most_positions or (self.visits % _POLL == 0 and self.should_stop()):
+                return False
+            items = self.open.pop()
+            if not goal.reads & ~items:
+                need = goal.working + self.game.weigh(items & ~goal.touches)
+                if need <= self.level:
+                    return True
+                heapq.heappush(self.beyond, (need, -1, len(self.game.moves), items))
+            for number, move in enumerate(self.game.moves):
+                if not move.reads & ~items and move.makes & ~items:
+                    self._play(items, number, move)
         return False
 
     def _play(self, items: int, number: int, move: Move) -> None:
@@ -154,14 +149,12 @@ class _Search:
         for kept in subsets(there):
             after = others | kept
             if kept & new and after not in self.seen:
-                self._offer(max(need, fixed + self.game.weigh(kept)), after, number, items)
-
-    def _offer(self, need: int, after: int, number: int, before: int) -> None:
-        if need <= self.level:
-            self._enter(after)
-        elif need < self.offered.get(after, need + 1):
-            self.offered[after] = need
-            heapq.heappush(self.beyond, (need, after, number, before))
+                most = max(need, fixed + self.game.weigh(kept))
+                if most <= self.level:
+                    self._enter(after)
+                elif most < self.offered.get(after, most + 1):
+                    self.offered[after] = most
+                    heapq.heappush(self.beyond, (most, after, number, items))
 
 
 def subsets(items: int) -> Iterator[int]:

@@ -101,5 +101,4 @@ class _Climb:
                 count = len(self.problem.ops)
                 ops = tuple(dict.fromkeys(op for op in (goal, wall.move.op) if op < count))
                 total = self.problem.memories[0].fixed_bytes + self.least * self.pressure.byte_unit
-                floor = ProvedFloor(total, ops, wall.held, {"positions": self.positions})
-                yield floor
+                yield ProvedFloor(total, ops, wall.held, {"positions": self.positions})

@@ -57,8 +57,7 @@ def ask_highs(program: dict[str, Any], limits: Limits) -> Iterator[float | Reply
         yield from ask_highs_in_turn([program], limits)
         return
     with tempfile.NamedTemporaryFile("r") as file:
-        solutions = _Solutions(file, len(program["upper"]))
-        yield from _ask([program | {"solutions": file.name}], solutions, limits)
+        yield from _ask([program | {"solutions": file.name}], _Solutions(file, len(program["upper"])), limits)
 
 
 def ask_highs_in_turn(programs: Sequence[dict[str, Any]], limits: Limits) -> Iterator[float | Reply]:
@@ -72,7 +71,13 @@ def _ask(programs: Sequence[dict[str, Any]], solutions: _Solutions, limits: Limi
         return
     request = {"milps": programs, "until": time.time() + limits.seconds_left, "parent": os.getpid()}
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as errors:
-        _write(source, msgspec.json.encode(request))
+        encoded = msgspec.json.encode(request)
+        try:
+            source.write(encoded)
+            source.seek(0)  # which writes what is buffered
+        except OSError as error:
+            where = f"the bound worker's request of {len(encoded)} bytes into {tempfile.gettempdir()}"
+            raise RuntimeFailure(f"cannot write {where}: {error.strerror}; make room or set TMPDIR") from error
         with subprocess.Popen(
             [sys.executable, str(_WORKER)],
             stdin=source,
@@ -86,16 +91,10 @@ def _ask(programs: Sequence[dict[str, Any]], solutions: _Solutions, limits: Limi
             finally:
                 process.kill()
         errors.seek(0)
-        _check(process.returncode, errors.read())
-
-
-def _write(file: IO[bytes], request: bytes) -> None:
-    try:
-        file.write(request)
-        file.seek(0)  # which writes what is buffered
-    except OSError as error:
-        where = f"the bound worker's request of {len(request)} bytes into {tempfile.gettempdir()}"
-        raise RuntimeFailure(f"cannot write {where}: {error.strerror}; make room or set TMPDIR") from error
+        killed = -9
+        if process.returncode not in (0, None, killed):
+            said = errors.read().decode(errors="replace").strip()
+            raise RuntimeFailure(f"the bound worker {_WORKER.name} failed: {said}")
 
 
 @dataclass
@@ -122,8 +121,17 @@ def _listen(process: subprocess.Popen[str], solutions: _Solutions, limits: Limit
     """Read in a thread, so that the limits are kept whatever the worker does."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     output = present(process.stdout, "the output of a solver's process")
-    threading.Thread(target=_forward, args=(output, lines), daemon=True).start()
-    while not (limits.should_stop() or _is_overdue(limits)):
+
+    def forward() -> None:
+        with suppress(ValueError):  # closed when the worker is killed
+            for line in output:
+                lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=forward, daemon=True).start()
+    # HiGHS notices its time limit late at times; the bound it then returns is worth a short wait.
+    late = Limits(limits.seconds + min(2.0, 0.1 * limits.seconds + 1.0), started=limits.started)
+    while not (limits.should_stop() or late.seconds_left <= 0.0):
         yield from solutions.read()
         with suppress(queue.Empty):
             line = lines.get(timeout=_POLL_SECONDS)
@@ -134,25 +142,6 @@ def _listen(process: subprocess.Popen[str], solutions: _Solutions, limits: Limit
                 yield msgspec.json.decode(line, type=Reply)
             elif row := _TABLE_ROW.match(line):
                 yield float(row[1])
-
-
-def _forward(output: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
-    with suppress(ValueError):  # closed when the worker is killed
-        for line in output:
-            lines.put(line)
-    lines.put(None)
-
-
-def _check(code: int | None, errors: bytes) -> None:
-    killed = -9
-    if code not in (0, None, killed):
-        raise RuntimeFailure(f"the bound worker {_WORKER.name} failed: {errors.decode(errors='replace').strip()}")
-
-
-def _is_overdue(limits: Limits) -> bool:
-    """HiGHS notices its time limit late at times; the bound it then returns is worth a short wait."""
-    late = min(2.0, 0.1 * limits.seconds + 1.0)
-    return limits.seconds_left <= 0.0 and Limits(limits.seconds + late, started=limits.started).seconds_left <= 0.0
 
 
 def proved_value(program: dict[str, Any], prices: list[float]) -> float:

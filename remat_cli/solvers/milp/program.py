@@ -184,8 +184,15 @@ def _with_target(milp: Milp, relaxed: Reply, target: float | None, limits: Limit
     variable with |c[j]| > target - bound stays where it is in x. What is then proved of the others holds up to the
     target, beyond which the proof says nothing.
     """
-    program = _fixed(milp, relaxed, target)
-    for item in ask_highs(program, limits):
+    lower, upper = [0] * len(milp.upper), list(milp.upper)
+    if target is not None and relaxed.reduced and relaxed.values and relaxed.bound is not None:
+        room = target - relaxed.bound + 2 * _CERTAIN * max(1.0, abs(relaxed.bound))
+        for variable, (cost, value) in enumerate(zip(relaxed.reduced, relaxed.values, strict=True)):
+            if milp.integral[variable] and cost > room and value < _CERTAIN:
+                upper[variable] = 0
+            elif milp.integral[variable] and cost < -room and value > upper[variable] - _CERTAIN:
+                lower[variable] = upper[variable]
+    for item in ask_highs(msgspec.to_builtins(milp) | {"lower": lower, "upper": upper}, limits):
         bound = item.bound if isinstance(item, Reply) else item
         if isinstance(item, Reply) and item.status == "infeasible":
             yield _checked(milp, limits) if target is None else Answer(safe_units(target), False)
@@ -197,20 +204,6 @@ def _with_target(milp: Milp, relaxed: Reply, target: float | None, limits: Limit
         yield Answer(units, is_tight, values)
         if reached:
             return
-
-
-def _fixed(milp: Milp, relaxed: Reply, target: float | None) -> dict[str, Any]:
-    """The program with limits of variables as `_with_target` says."""
-    program: dict[str, Any] = msgspec.to_builtins(milp)
-    lower, upper = [0] * len(milp.upper), list(milp.upper)
-    if target is not None and relaxed.reduced and relaxed.values and relaxed.bound is not None:
-        room = target - relaxed.bound + 2 * _CERTAIN * max(1.0, abs(relaxed.bound))
-        for variable, (cost, value) in enumerate(zip(relaxed.reduced, relaxed.values, strict=True)):
-            if milp.integral[variable] and cost > room and value < _CERTAIN:
-                upper[variable] = 0
-            elif milp.integral[variable] and cost < -room and value > upper[variable] - _CERTAIN:
-                lower[variable] = upper[variable]
-    return program | {"lower": lower, "upper": upper}
 
 
 Engine: TypeAlias = Literal["cp-sat", "highs", "scip"]
@@ -252,27 +245,21 @@ def run_engine(model: ByteModel, engine: Engine, hint: Hint, limits: Limits, wat
     given = hint if engine == "scip" or len(hint) == len(model.milp.upper) else {}
     best, is_found = 0, False
     for item in ask_highs(_program(model, engine, given, gap), limits):
-        if isinstance(item, Reply) and item.status == "infeasible" and not is_found:
+        is_infeasible = isinstance(item, Reply) and item.status == "infeasible"
+        if is_infeasible and not is_found:
             # What floating point says is infeasible is so if CP-SAT agrees.
             if len(model.milp.upper) > MOST_FOR_CP_SAT:
                 return Verdict(False, best)
             verdict = _run_cp_sat(model, {}, limits, watch, 0.0)
             return Verdict(verdict.is_infeasible, max(best, verdict.bound))
-        is_found |= isinstance(item, Reply) and bool(item.values)
-        best = _hear(item, best, watch)
+        if isinstance(item, Reply) and item.values:
+            is_found = True
+            watch.found([round(value) for value in item.values])
+        bound = 0 if is_infeasible else safe_units(item.bound if isinstance(item, Reply) else item)
+        if bound > best:
+            best = bound
+            watch.bounded(bound)
     return Verdict(False, best)
-
-
-def _hear(item: float | Reply, best: int, watch: Watch) -> int:
-    """Pass on what an engine says; the best bound so far."""
-    if isinstance(item, Reply) and item.values:
-        watch.found([round(value) for value in item.values])
-    if isinstance(item, Reply) and item.status == "infeasible":
-        return best
-    bound = safe_units(item.bound if isinstance(item, Reply) else item)
-    if bound > best:
-        watch.bounded(bound)
-    return max(bound, best)
 
 
 def _run_cp_sat(model: ByteModel, hint: Hint, limits: Limits, watch: Watch, gap: float) -> Verdict:
@@ -312,7 +299,10 @@ def _program(model: ByteModel, engine: Engine, hint: Hint, gap: float) -> dict[s
 def scaled_rows(milp: Milp, levels: set[int], unit: float) -> Iterator[Row]:
     """Rows about levels, which now count in `unit`, divided by it; others by what makes large factors moderate."""
     for terms, least, most in milp.rows:
-        share = _share([factor for factor, _ in terms]) if levels.isdisjoint(v for _, v in terms) else unit
+        share = unit
+        if levels.isdisjoint(v for _, v in terms):
+            largest = max((abs(factor) for factor, _ in terms), default=0)
+            share = largest / _MODERATE if largest > _LARGE else 1
         if share == 1:
             yield terms, least, most
             continue
@@ -321,8 +311,3 @@ def scaled_rows(milp: Milp, levels: set[int], unit: float) -> Iterator[Row]:
             None if least is None else least / share,
             None if most is None else most / share,
         )
-
-
-def _share(factors: list[int]) -> float:
-    largest = max(map(abs, factors), default=0)
-    return largest / _MODERATE if largest > _LARGE else 1

@@ -5,7 +5,7 @@ A tensor's life is cut at the gaps in which it may be away. Of such a gap either
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,8 +101,15 @@ class PagingModel:
         open_gaps: dict[int, list[int]] = {}
         for tensor, gap in hot_gaps(self.problem):
             open_gaps.setdefault(tensor, []).append(gap)
-        for tensor in range(len(self.problem.tensors)):
-            self._life(tensor, open_gaps.get(tensor, []))
+        for tensor, spec in enumerate(self.problem.tensors):
+            # The stretches of its life that are held whatever is paged, and the gaps between them.
+            first = 0
+            for gap in open_gaps.get(tensor, ()):
+                self._stretch(tensor, spec.uses[first], self._end(spec.uses[gap]))
+                self._gap(tensor, gap)
+                first = gap + 1
+            last = len(self.starts) - 1 if spec.is_kept else spec.uses[-1]
+            self._stretch(tensor, spec.uses[first], self._end(last))
         if self.problem.link.is_duplex:
             for lane in self.lanes.values():
                 self.cp.add_no_overlap(lane)
@@ -119,17 +126,6 @@ class PagingModel:
 
     def _end(self, step: int) -> Any:
         return self.starts[step] + self._length(step) if step >= 0 else 0
-
-    def _life(self, tensor: int, gaps: list[int]) -> None:
-        """The stretches of a tensor's life that are held whatever is paged, and the gaps between them."""
-        spec = self.problem.tensors[tensor]
-        first = 0
-        for gap in gaps:
-            self._stretch(tensor, spec.uses[first], self._end(spec.uses[gap]))
-            self._gap(tensor, gap)
-            first = gap + 1
-        last = len(self.starts) - 1 if spec.is_kept else spec.uses[-1]
-        self._stretch(tensor, spec.uses[first], self._end(last))
 
     def _stretch(self, tensor: int, first: int, end: Any) -> None:
         start = self.starts[first] if first >= 0 else 0
@@ -154,12 +150,18 @@ class PagingModel:
         self._hold(tensor, used, needed, ~is_paged)
         away, write = used, None
         if not spec.is_hosted:
-            write, is_written = self._write(tensor)
+            length = self._ticks(tensor, "write")
+            if tensor not in self.writes:
+                # The one write of a tensor: when it starts, and whether there is one.
+                start, is_written = cp.new_int_var(0, self.horizon, ""), cp.new_bool_var("")
+                cp.add(start >= self._end(spec.uses[spec.final]))
+                self.lanes["write"].append(cp.new_optional_fixed_size_interval_var(start, length, is_written, ""))
+                self.writes[tensor] = start, is_written
+            write, is_written = self.writes[tensor]
             cp.add_implication(is_paged, is_written)
             away = cp.new_int_var(0, self.horizon, "")
-            written = write + self._ticks(tensor, "write")
             cp.add(away >= used)
-            cp.add(away >= written).only_enforce_if(is_paged)
+            cp.add(away >= write + length).only_enforce_if(is_paged)
             self._hold(tensor, used, away, is_paged)
         read = cp.new_int_var(0, self.horizon, "")
         length = self._ticks(tensor, "read")
@@ -168,17 +170,6 @@ class PagingModel:
         cp.add(read + length <= needed).only_enforce_if(is_paged)
         self._hold(tensor, read, needed, is_paged)
         self.gaps.append(_Gap(tensor, gap, is_paged, away, read, write))
-
-    def _write(self, tensor: int) -> tuple[Any, Any]:
-        """When the one write of a tensor starts, and whether there is one."""
-        if tensor not in self.writes:
-            start, is_written = self.cp.new_int_var(0, self.horizon, ""), self.cp.new_bool_var("")
-            length = self._ticks(tensor, "write")
-            spec = self.problem.tensors[tensor]
-            self.cp.add(start >= self._end(spec.uses[spec.final]))
-            self.lanes["write"].append(self.cp.new_optional_fixed_size_interval_var(start, length, is_written, ""))
-            self.writes[tensor] = start, is_written
-        return self.writes[tensor]
 
     def _ticks(self, tensor: int, direction: Direction) -> int:
         return self.grain.time(self.problem.transfer_ticks(tensor, direction))
@@ -207,16 +198,14 @@ class PagingModel:
     def schedule(self, row: list[int]) -> PagedSchedule:
         """The schedule that a row tells, in ticks."""
         steps, unit = len(self.starts), self.grain.ticks
-        transfers = dict.fromkeys(self._transfers(row[steps:]))
-        return PagedSchedule(tuple(start * unit for start in row[:steps]), tuple(transfers))
-
-    def _transfers(self, rest: list[int]) -> Iterator[PageTransfer]:
-        for number, each in enumerate(self.gaps):
-            is_paged, read, write = rest[3 * number : 3 * number + 3]
+        transfers: dict[PageTransfer, None] = {}
+        for place, each in zip(range(steps, len(row), 3), self.gaps, strict=True):
+            is_paged, read, write = row[place : place + 3]
+            if is_paged and write >= 0:
+                transfers[PageTransfer(each.tensor, "write", write * unit)] = None
             if is_paged:
-                if write >= 0:
-                    yield PageTransfer(each.tensor, "write", write * self.grain.ticks)
-                yield PageTransfer(each.tensor, "read", read * self.grain.ticks, each.gap)
+                transfers[PageTransfer(each.tensor, "read", read * unit, each.gap)] = None
+        return PagedSchedule(tuple(start * unit for start in row[:steps]), tuple(transfers))
 
 
 def search_exact(model: PagingModel, seconds: float, limits: Limits, found: Callable[[PagedSchedule], None]) -> Outcome:

@@ -146,19 +146,17 @@ class _Fluid:
             for step in range(uses[share.gap] + 1, uses[share.gap + 1]):
                 across[step].append(share)
         for step, held in enumerate(problem.held_bytes()):
-            if held > budget:
-                for slot in (2 * step + 1, 2 * step + 2):
-                    gone = [(1.0, self._gone(share, slot)) for share in across[step]]
-                    self.rows.append((gone, (held - budget) / self.byte_unit, None))
-
-    def _gone(self, share: _Share, before: int) -> int:
-        """A variable for what is away when a slot starts: no more than is to be away, and no more than was written."""
-        gone = self._variable(self._size(share.tensor))
-        back = [(-1.0, share.read[before]), (-1.0, gone)]
-        self.rows.append(([(1.0, share.away), *back], 0.0, None))
-        if not self.problem.tensors[share.tensor].is_hosted:
-            self.rows.append(([(1.0, self.written[share.tensor][before]), *back], 0.0, None))
-        return gone
+            for slot in (2 * step + 1, 2 * step + 2) if held > budget else ():
+                gone: list[Term] = []
+                for share in across[step]:
+                    # What is away when a slot starts: no more than is to be away, and no more than was written.
+                    away = self._variable(self._size(share.tensor))
+                    gone.append((1.0, away))
+                    back = [(-1.0, share.read[slot]), (-1.0, away)]
+                    self.rows.append(([(1.0, share.away), *back], 0.0, None))
+                    if not problem.tensors[share.tensor].is_hosted:
+                        self.rows.append(([(1.0, self.written[share.tensor][slot]), *back], 0.0, None))
+                self.rows.append((gone, (held - budget) / self.byte_unit, None))
 
 
 def _add_moves(moved: dict[tuple[int, str], list[Term]], sums: dict[int, int], ticks: float, lane: str) -> None:

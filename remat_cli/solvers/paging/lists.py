@@ -29,25 +29,18 @@ Rule = Callable[[PagedProblem, Choice], float]
 """How much a gap is worth paging: the one with the most goes first."""
 
 
-def _longest(problem: PagedProblem, choice: Choice) -> float:
-    return choice.until
-
-
-def _earliest(problem: PagedProblem, choice: Choice) -> float:
-    return -problem.tensors[choice.tensor].uses[0]
-
-
-def _largest(problem: PagedProblem, choice: Choice) -> float:
-    return problem.tensors[choice.tensor].size_bytes
-
-
 def _most_slack(problem: PagedProblem, choice: Choice) -> float:
     """Time of the steps in the gap, less that of moving the tensor twice."""
     inside = sum(problem.durations[choice.since + 1 : choice.until])
     return inside - sum(problem.transfer_ticks(choice.tensor, way) for way in ("write", "read"))
 
 
-RULES: tuple[Rule, ...] = (_longest, _earliest, _largest, _most_slack)
+RULES: tuple[Rule, ...] = (
+    lambda problem, choice: choice.until,  # needed again last
+    lambda problem, choice: -problem.tensors[choice.tensor].uses[0],  # made first
+    lambda problem, choice: problem.tensors[choice.tensor].size_bytes,  # the largest
+    _most_slack,
+)
 LEADS = (1, 2)  # how many times what it takes a read starts ahead
 
 
@@ -59,15 +52,11 @@ def list_schedules(problem: PagedProblem) -> Iterator[PagedSchedule]:
         chosen = choose_gaps(problem, rule)
         for lead in LEADS:
             yield timed(problem, place_reads(problem, chosen, lead))
-        if all(_is_across(problem, choice, hottest) for choice in chosen):
+        # Where each tensor is written before that step and read after it.
+        if all(c.since < hottest <= c.until and not problem.tensors[c.tensor].is_hosted for c in chosen):
             found = two_phases(problem, hottest, {choice.tensor: choice.gap for choice in chosen})
             if found is not None:
                 yield found
-
-
-def _is_across(problem: PagedProblem, choice: Choice, turn: int) -> bool:
-    """Whether the tensor is written before a step and read after it."""
-    return choice.since < turn <= choice.until and not problem.tensors[choice.tensor].is_hosted
 
 
 def choose_gaps(problem: PagedProblem, rule: Rule) -> list[Choice]:

@@ -78,11 +78,6 @@ def _time_ns(found: PagingFound) -> float:
     return math.inf if found.time_ns is None else found.time_ns
 
 
-def _as_it_is(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
-    """The baseline order, to be paged without recomputation."""
-    yield PagingProposal("paging", baseline_order(question.problem))
-
-
 def _capped(question: PagingQuestion, limits: Limits) -> Iterator[PagingProposal]:
     """autocapper, where the model is a chain."""
     half = halved(limits)
@@ -112,6 +107,9 @@ def _recomputed(question: PagingQuestion, limits: Limits) -> Iterator[PagingProp
             yield PagingProposal(f"recompute to {100 * budget // high} %", run.plan.schedule)
 
 
-KINDS_FOR_ANY: tuple[Kind, ...] = (_as_it_is, _recomputed)
+KINDS_FOR_ANY: tuple[Kind, ...] = (
+    lambda question, limits: iter([PagingProposal("paging", baseline_order(question.problem))]),  # nothing recomputed
+    _recomputed,
+)
 KINDS: tuple[Kind, ...] = (*KINDS_FOR_ANY, _capped, pofo_proposals)
 """Each has a part of the time of its own, so that none is worse than by itself in it."""

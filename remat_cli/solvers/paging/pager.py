@@ -10,7 +10,7 @@ import msgspec
 
 from remat_cli.core.paging.paged_plan import paged_plan
 from remat_cli.core.paging.paged_sessions import PagedSessions, SessionCosts, grouped, groups_of, paged_sessions
-from remat_cli.core.paging.paging import PagedProblem, PagedSchedule
+from remat_cli.core.paging.paging import PagedSchedule
 from remat_cli.core.paging.paging_judge import follow_paging
 from remat_cli.core.paging.weight_loads import weights_read
 from remat_cli.core.paging.weight_paging import NO_WEIGHTS
@@ -101,7 +101,11 @@ def _candidates(question: PagingQuestion, proposal: PagingProposal) -> Iterator[
 
 def _candidate(source: str, plan: Plan, found: PagedSessions, costs: SessionCosts) -> _Candidate:
     begin = time.monotonic()
-    schedule, makespan = _by_rules(found.problem)
+    # The fastest schedule that simple rules make; of a possible problem there is one.
+    problem = found.problem
+    made = list_schedules(problem) if any(True for _ in hot_gaps(problem)) else iter([unpaged(problem)])
+    judged = ((follow_paging(problem, schedule).makespan, number, schedule) for number, schedule in enumerate(made))
+    makespan, _, schedule = min(judged)
     spent = time.monotonic() - begin
     return _Candidate(source, plan, _firsts(found), costs, found, schedule, makespan, spent)
 
@@ -195,11 +199,3 @@ def _fitted(question: PagingQuestion, plan: Plan, firsts: tuple[int, ...], costs
 def _firsts(sessions: PagedSessions) -> tuple[int, ...]:
     """The first step of each session."""
     return tuple(action.steps[0] for action in sessions.cut.actions if isinstance(action, Segment))
-
-
-def _by_rules(problem: PagedProblem) -> tuple[PagedSchedule, int]:
-    """The fastest schedule that simple rules make; of a possible problem there is one."""
-    made = list_schedules(problem) if any(True for _ in hot_gaps(problem)) else iter([unpaged(problem)])
-    judged = ((follow_paging(problem, schedule).makespan, number, schedule) for number, schedule in enumerate(made))
-    makespan, _, schedule = min(judged)
-    return schedule, makespan

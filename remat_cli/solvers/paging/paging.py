@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from remat_cli.base.errors import BrokenSolver, InvalidSchedule
@@ -89,10 +89,6 @@ def unpaged(problem: PagedProblem) -> PagedSchedule:
     return PagedSchedule(tuple(starts))
 
 
-def _ignore(schedule: PagedSchedule) -> None:
-    """Schedules of a model whose times are rounded down are none."""
-
-
 @dataclass
 class _Search:
     """One call: the best so far, where it came from, and the best bound."""
@@ -162,13 +158,15 @@ class _Search:
         )
         if may_tell:
             model.hint(best)
-        outcome = search_exact(model, seconds, self.limits, partial(self._found, grain) if may_tell else _ignore)
+
+        def found(schedule: PagedSchedule) -> None:
+            if may_tell:  # where times are rounded down it is none
+                self.offer("CP-SAT", run_rules(self.problem, rules_of(self.problem, schedule, grain.ticks)))
+
+        outcome = search_exact(model, seconds, self.limits, found)
         self.facts |= outcome.facts
         if may_bound and not outcome.is_infeasible:
             self.bound = max(self.bound, outcome.bound * grain.ticks)
-
-    def _found(self, grain: Grain, schedule: PagedSchedule) -> None:
-        self.offer("CP-SAT", run_rules(self.problem, rules_of(self.problem, schedule, grain.ticks)))
 
     def answer(self) -> PagingAnswer:
         """The best schedule and bound that are known in the end."""

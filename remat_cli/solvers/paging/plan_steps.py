@@ -15,18 +15,6 @@ def plan_steps(problem: Problem, plan: Plan, link: Link) -> PagedProblem:
     bytes are taken off the budget. Steps of no time take 1 ns.
     """
     steps = plan.schedule.steps
-    return PagedProblem(
-        durations_ns=tuple(max(1, step_ns(problem, step)) for step in steps),
-        workspace_bytes=tuple(
-            0 if isinstance(step, Copy) else problem.ops[step.op].workspace_bytes[step.device] for step in steps
-        ),
-        tensors=_storages(problem, plan),
-        budget_bytes=problem.memories[0].free_bytes,
-        link=link,
-    )
-
-
-def _storages(problem: Problem, plan: Plan) -> tuple[PagedTensor, ...]:
     uses: dict[int, set[int]] = defaultdict(set)
     changed: dict[int, int] = {}
     sizes: dict[int, int] = {}
@@ -47,4 +35,12 @@ def _storages(problem: Problem, plan: Plan) -> tuple[PagedTensor, ...]:
         # nothing but a model's output outlives its last use
         is_kept, final = deaths[storage] > order[-1], order.index(changed[storage])
         tensors.append(PagedTensor(sizes[storage], order, is_kept=is_kept, final=final))
-    return tuple(tensors)
+    return PagedProblem(
+        durations_ns=tuple(max(1, step_ns(problem, step)) for step in steps),
+        workspace_bytes=tuple(
+            0 if isinstance(step, Copy) else problem.ops[step.op].workspace_bytes[step.device] for step in steps
+        ),
+        tensors=tuple(tensors),
+        budget_bytes=problem.memories[0].free_bytes,
+        link=link,
+    )

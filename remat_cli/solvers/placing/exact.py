@@ -19,7 +19,6 @@ from remat_cli.solvers.base import BestPlan, Limits, Solution, Status
 from remat_cli.solvers.milp.cp_sat import (
     WORK_PER_DETERMINISTIC_SECOND,
     Effort,
-    Outcome,
     OutOfTime,
     Units,
     Watch,
@@ -87,12 +86,26 @@ class _Session:
 
     def solve(self, start: Schedule | None) -> Solution:
         """Rounds until the gap is closed, no cap can grow, or time is up."""
-        self._take_start(start)
+        # The start and the plain placements: the best within the budgets, and the fastest as hint if none is.
+        devices, ops = range(len(self.problem.devices)), self.problem.ops
+        whole = [device for device in devices if all(op.time_ns[device] is not None for op in ops)]  # need no copies
+        plain = [one_device_schedule(self.problem, device) for device in whole]
+        for known in [*([] if start is None else [start]), *plain]:
+            found = expressible(self.problem, self.choices, known)
+            if found is not None and (self.limits.space == "free" or found.keeps_order):
+                self.hint = found if self.hint is None else self.hint
+                self._found(found)
         self._raise_bound(self.costs.least_ns)
         caps, count = None, 2
         try:
             while not self._is_done():
-                wider = self._caps(count)
+                # Wide enough for the best schedule so far.
+                wider = self.costs.caps(count, None if self.best.plan is None else self.best.plan.time_ns)
+                if self.hint is not None:
+                    used = counts_of(self.problem, self.hint)
+                    wider = Caps(
+                        tuple(map(max, wider.computes, used.computes)), tuple(map(max, wider.copies, used.copies))
+                    )
                 if wider == caps or not self._round(wider):
                     break
                 caps, count = wider, count + 1
@@ -104,17 +117,6 @@ class _Session:
         else:
             status = Status.OPTIMAL if self._gap_ns() <= 0 else Status.FEASIBLE
         return Solution(status, self.limits.space, schedule, self.bound_ns, facts=self.facts)
-
-    def _take_start(self, start: Schedule | None) -> None:
-        """The start and the plain placements: the best within the budgets, and the fastest as hint if none is."""
-        devices, ops = range(len(self.problem.devices)), self.problem.ops
-        whole = [device for device in devices if all(op.time_ns[device] is not None for op in ops)]  # need no copies
-        plain = [one_device_schedule(self.problem, device) for device in whole]
-        for schedule in [*([] if start is None else [start]), *plain]:
-            found = expressible(self.problem, self.choices, schedule)
-            if found is not None and (self.limits.space == "free" or found.keeps_order):
-                self.hint = found if self.hint is None else self.hint
-                self._found(found)
 
     def _found(self, schedule: Schedule) -> bool:
         """Judge a schedule, and take it if it is the best so far; whether it is within the budgets."""
@@ -143,14 +145,6 @@ class _Session:
     def _allowed_gap_ns(self) -> float:
         return self.limits.gap * baseline(self.problem).time_ns if self.limits.gap else 0.0
 
-    def _caps(self, count: int) -> Caps:
-        """Caps of a round, wide enough for the best schedule so far."""
-        caps = self.costs.caps(count, None if self.best.plan is None else self.best.plan.time_ns)
-        if self.hint is None:
-            return caps
-        used = counts_of(self.problem, self.hint)
-        return Caps(tuple(map(max, caps.computes, used.computes)), tuple(map(max, caps.copies, used.copies)))
-
     def _round(self, caps: Caps) -> bool:
         """Search under these caps, then for a reason to go beyond them; whether wider caps may give more."""
         pairs = count_pairs(self.problem, caps)
@@ -161,44 +155,28 @@ class _Session:
         question = Question(self.problem, self.choices, caps, units, self.limits.space == "first_in_order")
         cost = self.costs.beyond_ns(caps)
         beyond = _NEVER if cost is None else cost
-        within, is_proved = self._search_within(question, beyond)
-        if not is_proved or self._is_done() or beyond >= min(within, self._best_ns()):
-            self.is_impossible = min(within, beyond) == _NEVER and self._is_exact(units)
-            return False
-        beyond = max(beyond, self._search_beyond(question, within))
-        self.is_impossible = min(within, beyond) == _NEVER and self._is_exact(units)
-        return beyond < min(within, self._best_ns())
-
-    def _search_within(self, question: Question, beyond: int) -> tuple[int, bool]:
-        """The least time under the caps, as far as it is proved, and whether it is."""
         model = build_model(question, lambda: self.limits.is_over)
         if self.hint is not None:
             add_hint(model, self.limits.judge(self.problem, self.hint))
-        unit = question.units.time_unit
-        watch = Watch(self._found_steps, lambda bound: self._raise_bound(min(bound * unit, beyond), question))
-        outcome = self._run(model, watch)
-        within = _NEVER if outcome.is_infeasible else outcome.bound * question.units.time_unit
-        self._raise_bound(min(within, beyond), question)
-        is_proved = outcome.is_infeasible or outcome.is_optimal
-        self._note(question, "within", outcome)
-        return within, is_proved
 
-    def _search_beyond(self, question: Question, within: int) -> int:
-        """A bound on the time of schedules that go beyond the caps and are better than the best."""
+        def found(numbers: list[int]) -> None:
+            self.facts["rejected"] += not self._found(Schedule(tuple(self.steps[number] for number in numbers)))
+
+        def bounded(bound: int) -> None:
+            self._raise_bound(min(bound * units.time_unit, beyond), question)
+
+        watch = Watch(found, bounded)
+        within, is_proved = self._search("within", model, watch, beyond)
+        if not is_proved or self._is_done() or beyond >= min(within, self._best_ns()):
+            self.is_impossible = min(within, beyond) == _NEVER and self._is_exact(units)
+            return False
+        # What goes beyond the caps and is better than the best.
         below = None if self.best.plan is None else self.best.plan.time_ns
         excess = Excess(self.costs.compute_ns, self.costs.copy_ns, below)
         model = build_model(replace(question, excess=excess), lambda: self.limits.is_over)
-        outcome = self._run(model, Watch())
-        beyond = _NEVER if outcome.is_infeasible else outcome.bound * question.units.time_unit
-        self._raise_bound(min(within, beyond), question)
-        self._note(question, "beyond", outcome)
-        return beyond
-
-    def _note(self, question: Question, side: str, outcome: Outcome) -> None:
-        proof = "optimal" if outcome.is_optimal else "open"
-        at_most = {"computes": max(question.caps.computes), "copies": max(question.caps.copies, default=0)}
-        proved = "infeasible" if outcome.is_infeasible else proof
-        self.facts["rounds"].append({"side": side, **at_most, "proved": proved, **outcome.facts})
+        beyond = max(beyond, self._search("beyond", model, Watch(), within)[0])
+        self.is_impossible = min(within, beyond) == _NEVER and self._is_exact(units)
+        return beyond < min(within, self._best_ns())
 
     def _best_ns(self) -> int:
         return _NEVER if self.best.plan is None else self.best.plan.time_ns
@@ -207,17 +185,20 @@ class _Session:
         """Whether what a model cannot do cannot be done."""
         return units.is_exact and self.is_even
 
-    def _found_steps(self, numbers: list[int]) -> None:
-        fits = self._found(Schedule(tuple(self.steps[number] for number in numbers)))
-        self.facts["rejected"] += not fits
-
-    def _run(self, model: PlacementModel, watch: Watch) -> Outcome:
-        gap = self._allowed_gap_ns() / model.question.units.time_unit
+    def _search(self, side: str, model: PlacementModel, watch: Watch, other: int) -> tuple[int, bool]:
+        """The least time on a side of the caps, as far as it is proved, and whether it is; `other` is the other's."""
+        question = model.question
+        gap = self._allowed_gap_ns() / question.units.time_unit
         run = Effort(self.limits.seconds_left, self.work_left, gap)
         outcome = search(model.cp, partial(read_steps, self.number, model), run, self.limits, watch)
         if self.work_left is not None:
             self.work_left = max(0.0, self.work_left - outcome.deterministic_seconds)
-        return outcome
+        time_ns = _NEVER if outcome.is_infeasible else outcome.bound * question.units.time_unit
+        self._raise_bound(min(time_ns, other), question)
+        at_most = {"computes": max(question.caps.computes), "copies": max(question.caps.copies, default=0)}
+        proved = "infeasible" if outcome.is_infeasible else "optimal" if outcome.is_optimal else "open"
+        self.facts["rounds"].append({"side": side, **at_most, "proved": proved, **outcome.facts})
+        return time_ns, outcome.is_infeasible or outcome.is_optimal
 
 
 def _is_even(problem: Problem) -> bool:

@@ -8,7 +8,7 @@ from remat_cli.base.errors import InvalidSchedule
 from remat_cli.core.schedule.plan import Compute, Copy, Plan, Schedule, Step
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import simulate
-from remat_cli.solvers.placing.exact_parts import Caps, Choices, HeldInstance, PlacementModel, StepChoice
+from remat_cli.solvers.placing.exact_parts import Caps, Choices, PlacementModel
 
 
 def counts_of(problem: Problem, schedule: Schedule) -> Caps:
@@ -23,21 +23,20 @@ def counts_of(problem: Problem, schedule: Schedule) -> Caps:
 
 def expressible(problem: Problem, choices: Choices, schedule: Schedule) -> Schedule | None:
     """The schedule with each copy in its fastest way and without useless steps; None if that is illegal."""
-    steps = [_choice(problem, choices, step) for step in schedule.steps]
-    found = Schedule(tuple(choice.step for choice in steps if choice is not None))
+    steps: list[Step] = []
+    for step in schedule.steps:
+        if isinstance(step, Compute):
+            able = [choice for choice in choices.computes[step.op] if choice.step == step]
+        else:
+            ends = problem.devices[step.source].memory, problem.devices[step.target].memory
+            able = [choice for choice in choices.copies[step.tensor] if (choice.source, choice.target) == ends]
+        steps += [choice.step for choice in able[:1]]
+    found = Schedule(tuple(steps))
     try:
         simulate(problem, found)
     except InvalidSchedule:
         return None
     return found
-
-
-def _choice(problem: Problem, choices: Choices, step: Step) -> StepChoice | None:
-    if isinstance(step, Compute):
-        family = choices.computes[step.op]
-        return next((choice for choice in family if choice.step == step), None)
-    ends = problem.devices[step.source].memory, problem.devices[step.target].memory
-    return next((c for c in choices.copies[step.tensor] if (c.source, c.target) == ends), None)
 
 
 def add_hint(model: PlacementModel, plan: Plan) -> None:
@@ -90,7 +89,17 @@ class _Hint:
         for instance in (instance for family in self.model.instances for instance in family):
             number = self.step_of.get(id(instance.event))
             value = None if number is None else self.value_at[number, instance.tensor]
-            self._hold(instance, value, instance.event.earliest if value is None else ends[value])
+            end = instance.event.earliest if value is None else ends[value]
+            shared = None if value is None else self._overwritten(value)
+            for source, literal in instance.in_place.items():
+                self.put(literal, source == shared)
+            born = self.values[instance.event.start.index][1] + (shared is not None and bool(instance.in_place))
+            if instance.in_place:
+                self.put(instance.born, born)
+            self.put(instance.end, end)
+            self.put(instance.length, end + 1 - born)
+            if instance.kept is not None:
+                self.put(instance.kept, value == self.newest.get(instance.tensor))
         problem, steps = self.model.question.problem, self.plan.schedule.steps
         there = {
             (weight, problem.devices[step.device].memory)
@@ -100,18 +109,6 @@ class _Hint:
         }
         for place, literal in self.model.held.items():
             self.put(literal, place in there)
-
-    def _hold(self, instance: HeldInstance, value: int | None, end: int) -> None:
-        shared = None if value is None else self._overwritten(value)
-        for source, literal in instance.in_place.items():
-            self.put(literal, source == shared)
-        born = self.values[instance.event.start.index][1] + (shared is not None and bool(instance.in_place))
-        if instance.in_place:
-            self.put(instance.born, born)
-        self.put(instance.end, end)
-        self.put(instance.length, end + 1 - born)
-        if instance.kept is not None:
-            self.put(instance.kept, value == self.newest.get(instance.tensor))
 
     def _ends(self) -> list[int]:
         """Last event at which each value is held; what a view was made from is held as long as the view."""

@@ -182,24 +182,22 @@ class _Builder:
         """What computes and copies make of each tensor."""
         for tensor, spec in enumerate(self.problem.tensors):
             self.check_time()
-            events = (*self.computes[spec.producer], *self.copies[tensor])
-            self.instances.append(tuple(self._instance(tensor, event) for event in events))
-
-    def _instance(self, tensor: int, event: StepEvent) -> HeldInstance:
-        spec, is_computed = self.problem.tensors[tensor], event.is_compute
-        end = self.cp.new_int_var(event.earliest, self.horizon, "")
-        self.cp.add(end >= event.start)
-        kept = self.cp.new_bool_var("") if spec.kept else None
-        pairs = self.problem.ops[spec.producer].in_place if is_computed and spec.view_of is None else ()
-        in_place = {source: self.cp.new_bool_var("") for source, result in pairs if result == tensor}
-        born = event.start
-        if in_place:
-            born = self.cp.new_int_var(event.earliest, self.horizon + 1, "")
-            self.cp.add(born == event.start + sum(in_place.values()))
-            self.cp.add_at_most_one([*in_place.values(), *([kept] if spec.kept else [])])
-        length = self.cp.new_int_var(0, self.horizon + 1, "")
-        self.cp.add(length == end + 1 - born)
-        return HeldInstance(tensor, event, end, born, length, kept, in_place)
+            family = []
+            for event in (*self.computes[spec.producer], *self.copies[tensor]):
+                end = self.cp.new_int_var(event.earliest, self.horizon, "")
+                self.cp.add(end >= event.start)
+                kept = self.cp.new_bool_var("") if spec.kept else None
+                pairs = self.problem.ops[spec.producer].in_place if event.is_compute and spec.view_of is None else ()
+                in_place = {source: self.cp.new_bool_var("") for source, result in pairs if result == tensor}
+                born = event.start
+                if in_place:
+                    born = self.cp.new_int_var(event.earliest, self.horizon + 1, "")
+                    self.cp.add(born == event.start + sum(in_place.values()))
+                    self.cp.add_at_most_one([*in_place.values(), *([kept] if spec.kept else [])])
+                length = self.cp.new_int_var(0, self.horizon + 1, "")
+                self.cp.add(length == end + 1 - born)
+                family.append(HeldInstance(tensor, event, end, born, length, kept, in_place))
+            self.instances.append(tuple(family))
 
     def keep_newest(self) -> None:
         """The newest instance of a kept tensor, wherever it is, lasts to the last event."""
@@ -235,10 +233,11 @@ class _Builder:
         for event in (event for family in (*self.computes, *self.copies) for event in family):
             self.check_time()
             for tensor in dict.fromkeys(event.reads):
+                # Copies of a tensor are taken in turn: none reads a later one, nor itself.
                 found = [
                     self._pair(event, instance)
                     for instance in self.instances[tensor]
-                    if not _is_same_or_later(instance.event, event)
+                    if instance.event.is_compute or event.is_compute or instance.event.copy < event.copy
                 ]
                 self.pairs += found
                 beyond = self._reads_beyond(event, tensor)
@@ -288,17 +287,23 @@ class _Builder:
         for memory, capacity in enumerate(units.capacities):
             self.check_time()
             demands: list[tuple[Any, int]] = []
+            sizes = units.sizes[memory]
             for tensor, family in enumerate(self.instances):
-                size = units.sizes[memory][tensor]
-                demands += [(self._interval(instance, memory), size) for instance in family if size]
+                demands += [(self._interval(instance, memory), sizes[tensor]) for instance in family if sizes[tensor]]
             # What was made beyond a cap takes its bytes at least while it is read.
-            sizes = self.question.units.sizes[memory]
             read_beyond = [
                 (self._at_start(reader, self._both(literal, reader.reading[memory])), sizes[tensor])
                 for reader, tensor, literal in self.reads_beyond
                 if memory in reader.reading and sizes[tensor]
             ]
-            demands += self._workspaces(memory) + read_beyond
+            demands += [
+                (self._at_start(event, literal), size)
+                for family in self.computes
+                for event in family
+                for choice, literal in zip(event.choices, event.literals, strict=True)
+                if choice.target == memory and (size := units.workspaces[event.index][choice.step.device])  # type: ignore[union-attr]
+            ]
+            demands += read_beyond
             for (weight, where), literal in self.held.items():
                 if where == memory:
                     whole = self.cp.new_optional_fixed_size_interval_var(0, self.horizon + 1, literal, "")
@@ -323,16 +328,6 @@ class _Builder:
         self.cp.add_implication(both, other)
         self.derived.append(Derived(both, (one, other), all))
         return both
-
-    def _workspaces(self, memory: int) -> list[tuple[Any, int]]:
-        found = []
-        for family in self.computes:
-            for event in family:
-                for choice, literal in zip(event.choices, event.literals, strict=True):
-                    size = self.question.units.workspaces[event.index][choice.step.device]  # type: ignore[union-attr]
-                    if choice.target == memory and size:
-                        found.append((self._at_start(event, literal), size))
-        return found
 
     def _at_start(self, event: StepEvent, literal: Any) -> Any:
         return self.cp.new_optional_fixed_size_interval_var(event.start, 1, literal, "")
@@ -369,9 +364,3 @@ class _Builder:
         excess = self.question.excess
         if excess is not None and excess.below_ns is not None:
             self.cp.add(total <= (excess.below_ns - 1) // unit)
-
-
-def _is_same_or_later(maker: StepEvent, reader: StepEvent) -> bool:
-    """Whether a copy cannot be what another copy reads: copies of a tensor are taken in turn."""
-    is_copy = not maker.is_compute and not reader.is_compute
-    return is_copy and maker.copy >= reader.copy

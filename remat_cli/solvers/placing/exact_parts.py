@@ -54,22 +54,21 @@ def make_choices(problem: Problem) -> Choices:
     # an instance that is not the newest shares storage even if its tensor is kept, so the working set is without those
     unkept = tuple(msgspec.structs.replace(tensor, kept=False) for tensor in problem.tensors)
     sharing = msgspec.structs.replace(problem, tensors=unkept)
+    several = len(problem.memories) > 1
+    computes = []
+    for index, op in enumerate(problem.ops):
+        need = working_set_bytes(sharing, op)
+        need += sum(problem.weight_bytes[weight] for weight in set(op.weights)) if several else 0
+        family = []
+        for device, time in enumerate(op.time_ns):
+            memory = problem.devices[device].memory
+            if time is not None and need + op.workspace_bytes[device] <= problem.memories[memory].free_bytes:
+                family.append(StepChoice(Compute(index, device), time, memory, memory))
+        computes.append(tuple(family))
     return Choices(
-        tuple(tuple(_compute_choices(sharing, op)) for op in range(len(problem.ops))),
+        tuple(computes),
         tuple(tuple(_copy_choices(problem, tensor)) if wanted[tensor] else () for tensor in range(len(wanted))),
     )
-
-
-def _compute_choices(problem: Problem, index: int) -> Iterator[StepChoice]:
-    op = problem.ops[index]
-    need = working_set_bytes(problem, op)
-    several = len(problem.memories) > 1
-    weights = sum(problem.weight_bytes[weight] for weight in set(op.weights)) if several else 0
-    for device, time in enumerate(op.time_ns):
-        memory = problem.devices[device].memory
-        bytes_needed = need + weights + op.workspace_bytes[device]
-        if time is not None and bytes_needed <= problem.memories[memory].free_bytes:
-            yield StepChoice(Compute(index, device), time, memory, memory)
 
 
 def _copy_choices(problem: Problem, tensor: int) -> Iterator[StepChoice]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.base.errors import InvalidSchedule
-from remat_cli.core.schedule.plan import Plan, Schedule
+from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
@@ -44,7 +44,13 @@ class Knowledge:
         with self.lock:
             if self.best_ns is not None and time_ns >= self.best_ns:
                 return False
-            if not ((self.limits.order == "free" or schedule.keeps_order) and self._fits(schedule)):
+            if self.limits.order == "keep" and not schedule.keeps_order:
+                return False
+            try:
+                plan = self.limits.judge(self.problem, schedule)
+            except InvalidSchedule:
+                return False
+            if any(p > m.budget_bytes for p, m in zip(plan.peak_bytes, self.problem.memories, strict=True)):
                 return False
             self.best, self.best_ns = schedule, time_ns
             self.improved_at = time.monotonic()
@@ -108,10 +114,3 @@ class Knowledge:
             )
         status = Status.OPTIMAL if self.best_ns == self.bound_ns else Status.FEASIBLE
         return Solution(status, self.limits.space, self.best, self.bound_ns, facts=self.facts)
-
-    def _fits(self, schedule: Schedule) -> bool:
-        try:
-            plan: Plan = self.limits.judge(self.problem, schedule)
-        except InvalidSchedule:
-            return False
-        return all(p <= m.budget_bytes for p, m in zip(plan.peak_bytes, self.problem.memories, strict=True))

@@ -178,30 +178,28 @@ def lift(problem: Problem, relaxed: Problem, schedule: Schedule) -> Schedule | N
     devices = range(len(problem.devices))
     cost: dict[int, int] = {}
     came: list[dict[int, int]] = []
-    for number, (op, held) in enumerate(zip(ops, live, strict=True)):
+    for op, held in zip(ops, live, strict=True):
         spec = problem.ops[op]
         able = [d for d in devices if spec.time_ns[d] is not None and held + spec.workspace_bytes[d] <= budget]
         if not able:
             return None
-        before = {d: _cheapest(problem, cost, d) if number else (0, d) for d in able}
+        # Least time up to here when this step runs on a device, and the device before it.
+        before = {
+            d: min(
+                ((time + (problem.devices[d].call_ns if last != d else 0), last) for last, time in cost.items()),
+                default=(0, d),
+            )
+            for d in able
+        }
         came.append({d: before[d][1] for d in able})
         cost = {d: before[d][0] + (spec.time_ns[d] or 0) for d in able}
-    return Schedule(tuple(map(Compute, ops, _path(cost, came))))
-
-
-def _cheapest(problem: Problem, cost: dict[int, int], device: int) -> tuple[int, int]:
-    """Least time up to here when the next step runs on a device, and the device before it."""
-    call = problem.devices[device].call_ns
-    return min((time + (call if before != device else 0), before) for before, time in cost.items())
-
-
-def _path(cost: dict[int, int], came: Sequence[dict[int, int]]) -> list[int]:
+    # Back from the device that ends soonest.
     device = min(cost, key=lambda d: (cost[d], d))
     path = []
     for choice in reversed(came):
         path.append(device)
         device = choice[device]
-    return path[::-1]
+    return Schedule(tuple(map(Compute, ops, path[::-1])))
 
 
 def _on_device(op: OpSpec, device: int) -> OpSpec:

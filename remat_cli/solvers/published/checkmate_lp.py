@@ -147,8 +147,16 @@ class _Session:
 
     def _try(self, allowances: list[float]) -> bool:
         """Solve and round under smaller budgets; whether a still smaller one is worth a try."""
+        memory = self.problem.memories[0]
         try:
-            models = [self._model(allowance) for allowance in allowances]
+            models = [
+                build_stage_model(
+                    self.condensed.problem,
+                    memory.budget_bytes - math.floor(allowance * memory.free_bytes),
+                    lambda: self.limits.is_over,
+                )
+                for allowance in allowances
+            ]
         except Unfinished:
             self.facts["unfinished"] = "the program could not be built in the time given"
             return False
@@ -156,11 +164,6 @@ class _Session:
             if not self._take(allowance, model, relaxed) or self.is_done:
                 return False
         return True
-
-    def _model(self, allowance: float) -> StageModel:
-        memory = self.problem.memories[0]
-        budget_bytes = memory.budget_bytes - math.floor(allowance * memory.free_bytes)
-        return build_stage_model(self.condensed.problem, budget_bytes, lambda: self.limits.is_over)
 
     def _take(self, allowance: float, model: StageModel, relaxed: Relaxed) -> bool:
         """What the solution of one program says; whether it has one."""
@@ -199,13 +202,11 @@ class _Session:
             self.facts["candidates"] += 1
             found.setdefault(candidate.events.tobytes(), (candidate, how))
             self._consider(candidate, allowance, how)
-        if options.prune:
-            self._prune(sorted(found.values(), key=lambda pair: self.rounder.rank(pair[0])), allowance)
-
-    def _prune(self, found: list[tuple[RoundedPlan, str]], allowance: float) -> None:
-        """From the best on, as many as a fixed number of steps allows, so that the same are tried on every machine."""
+        # From the best on, as many as a fixed number of steps allows, so that the same are tried on every machine.
         steps_left = _PRUNING_STEPS
-        for candidate, how in found:
+        for candidate, how in (
+            sorted(found.values(), key=lambda pair: self.rounder.rank(pair[0])) if options.prune else ()
+        ):
             if self.is_done:
                 return
             steps = self.rounder.steps_to_better(candidate)

@@ -52,17 +52,13 @@ class CheckpointLast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _schedules(condensed: Condensed) -> Iterator[list[int]]:
     problem = condensed.problem
-    yield schedule_of(complete(problem, _held(problem))).op_ids()
-
-
-def _held(problem: Problem) -> list[set[int]]:
-    """Tensors in memory when each stage begins, and at the end."""
+    # Tensors in memory when each stage begins, and at the end.
     staying: set[int] = set()
     held: list[set[int]] = [set()]
     for spec in problem.ops:
         staying.update(t for t in spec.outputs if problem.tensors[t].kept or not spec.repeatable)
         held.append({*staying, *spec.outputs})
-    return held
+    yield schedule_of(complete(problem, held)).op_ids()
 
 
 def _step_count(problem: Problem) -> int:

@@ -13,7 +13,6 @@ from remat_cli.solvers.base import Limits, Reason, Solution
 from remat_cli.solvers.chains.candidates import best_within
 from remat_cli.solvers.chains.checkpoints import (
     CandidateOps,
-    Passes,
     by_size,
     candidate_ops,
     every_root,
@@ -53,17 +52,18 @@ class ChenGreedy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The cheapest within the budget of the schedules from all different sets of checkpoints."""
-        return best_within(problem, self._schedules, self.close_gaps, limits, start)
 
-    def _schedules(self, condensed: Condensed) -> Iterator[list[int]]:
-        passes = passes_of(condensed.problem)
-        return (steps_of(passes, checkpoints) for checkpoints in dict.fromkeys(self._checkpoints(passes)))
+        def schedules(condensed: Condensed) -> Iterator[list[int]]:
+            passes = passes_of(condensed.problem)
+            # The peak of linearised square-root checkpoints without what is fixed: the scale of segment sizes.
+            steps = Schedule.of_ops(steps_of(passes, every_root(passes.forward)))
+            plan = simulate(passes.problem, drop_dead(passes.problem, steps))
+            peak_bytes = plan.peak - passes.problem.memories[0].fixed_bytes
+            chosen = [
+                by_size(passes, candidates, size)
+                for candidates in candidate_ops(passes, self.candidates)
+                for size in segment_sizes(passes, candidates, peak_bytes, self.sizes)
+            ]
+            return (steps_of(passes, checkpoints) for checkpoints in dict.fromkeys(chosen))
 
-    def _checkpoints(self, passes: Passes) -> Iterator[tuple[int, ...]]:
-        # The peak of linearised square-root checkpoints without what is fixed: the scale of segment sizes.
-        problem = passes.problem
-        steps = Schedule.of_ops(steps_of(passes, every_root(passes.forward)))
-        peak_bytes = simulate(problem, drop_dead(problem, steps)).peak - problem.memories[0].fixed_bytes
-        for candidates in candidate_ops(passes, self.candidates):
-            for size in segment_sizes(passes, candidates, peak_bytes, self.sizes):
-                yield by_size(passes, candidates, size)
+        return best_within(problem, schedules, self.close_gaps, limits, start)

@@ -46,9 +46,10 @@ class ChenSqrt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def solve(self, problem: Problem, limits: Limits, start: Schedule | None = None) -> Solution:
         """The cheapest within the budget of the schedules from one or two sets of checkpoints."""
-        return best_within(problem, self._schedules, self.close_gaps, limits, start)
 
-    def _schedules(self, condensed: Condensed) -> Iterator[list[int]]:
-        passes = passes_of(condensed.problem)
-        chosen = [every_root(ops) for ops in candidate_ops(passes, self.candidates)]
-        return (steps_of(passes, checkpoints) for checkpoints in dict.fromkeys(chosen))
+        def schedules(condensed: Condensed) -> Iterator[list[int]]:
+            passes = passes_of(condensed.problem)
+            chosen = [every_root(ops) for ops in candidate_ops(passes, self.candidates)]
+            return (steps_of(passes, checkpoints) for checkpoints in dict.fromkeys(chosen))
+
+        return best_within(problem, schedules, self.close_gaps, limits, start)

@@ -118,7 +118,10 @@ class _Session:
 
     def solve(self) -> Solution:
         """Both phases; the schedule in the answer is the last one reported."""
-        hint = self._first_hint()
+        # The start if the model can express it, otherwise every op once, in a topological order.
+        hint = None if self.start is None else self._incumbent(self.start)
+        if hint is None or hint.events is None:
+            hint = present(self._incumbent(list(range(len(self.problem.ops)))), "a plan of the baseline order")
         if hint.peak <= self.units.capacities[0]:
             self._report(hint.ops)
         try:
@@ -126,7 +129,13 @@ class _Session:
                 hint, is_infeasible = self._squeeze(hint)
                 if is_infeasible:
                     return self._solution(Status.INFEASIBLE if self.is_exact else Status.NOT_FOUND)
-            outcome = self._save_time(hint)
+            # Phase 2: minimise the time within the budget.
+            model = self._model((self.units.capacities[0], self.units.capacities[0]), hint)
+            minimise_time(model)
+            gap = self.limits.gap * self.problem.baseline_time_ns / self.units.time_unit
+            outcome = self._run(model, "time", 1.0, Watch(self._report, self._raise_bound), gap)
+            if not outcome.is_infeasible:
+                self._raise_bound(outcome.bound)
             if outcome.is_infeasible and self.is_exact:
                 return self._solution(Status.INFEASIBLE)
             if self.best is None:
@@ -137,15 +146,6 @@ class _Session:
 
     def _solution(self, status: Status) -> Solution:
         return Solution(status, self.space, self.best, self.bound_ns, facts=self.facts)
-
-    def _first_hint(self) -> _Incumbent:
-        """The start if the model can express it, otherwise the baseline order."""
-        if self.start is not None:
-            hint = self._incumbent(self.start)
-            if hint is not None and hint.events is not None:
-                return hint
-        # Every op once, in a topological order.
-        return present(self._incumbent(list(range(len(self.problem.ops)))), "a plan of the baseline order")
 
     def _incumbent(self, ops: list[int]) -> _Incumbent | None:
         """Place ops on events and judge the order these give; None if that order is not legal."""
@@ -174,16 +174,6 @@ class _Session:
 
         outcome = self._run(model, "peak", 0.5, Watch(remember), gap=0.0)
         return found[-1], outcome.is_infeasible or outcome.bound > self.units.capacities[0]
-
-    def _save_time(self, hint: _Incumbent) -> Outcome:
-        """Phase 2: minimise the time within the budget."""
-        model = self._model((self.units.capacities[0], self.units.capacities[0]), hint)
-        minimise_time(model)
-        gap = self.limits.gap * self.problem.baseline_time_ns / self.units.time_unit
-        outcome = self._run(model, "time", 1.0, Watch(self._report, self._raise_bound), gap)
-        if not outcome.is_infeasible:
-            self._raise_bound(outcome.bound)
-        return outcome
 
     def _model(self, capacity: tuple[int, int], hint: _Incumbent) -> MoccasinModel:
         parts = self.problem, self.clock, self.units

@@ -9,7 +9,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits, Reason, Solution
-from remat_cli.solvers.chains.blocks import Blocks, find_blocks, spell_out
+from remat_cli.solvers.chains.blocks import find_blocks, spell_out
 from remat_cli.solvers.chains.candidates import best_within, why_not
 from remat_cli.solvers.chains.revolve import MOST_FORWARDS, chain_actions, fewest_forwards, forward_table, reverse
 
@@ -47,15 +47,14 @@ class Revolve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         def schedules(condensed: Condensed) -> Iterator[list[int]]:
             blocks = find_blocks(condensed.problem, limits.order)
-            return iter(()) if isinstance(blocks, Reason) else self._schedules(blocks)
+            if isinstance(blocks, Reason):
+                return
+            stages = blocks.chain.stages
+            useful = stages - 1
+            counts = range(useful, 0, -1) if self.checkpoints is None else [min(self.checkpoints, useful)]
+            table = forward_table(useful, max(counts) + 2)
+            for count in counts:
+                if fewest_forwards(stages, count) <= MOST_FORWARDS:
+                    yield spell_out(blocks, chain_actions(reverse(table, stages, count + 2)))
 
         return best_within(problem, schedules, self.close_gaps, limits, start)
-
-    def _schedules(self, blocks: Blocks) -> Iterator[list[int]]:
-        stages = blocks.chain.stages
-        useful = stages - 1
-        counts = range(useful, 0, -1) if self.checkpoints is None else [min(self.checkpoints, useful)]
-        table = forward_table(stages - 1, max(counts) + 2)
-        for count in counts:
-            if fewest_forwards(stages, count) <= MOST_FORWARDS:
-                yield spell_out(blocks, chain_actions(reverse(table, stages, count + 2)))

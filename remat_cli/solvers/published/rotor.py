@@ -91,17 +91,13 @@ class _Session:
             self.facts["refused"] = str(condensed.in_original_terms(blocks))
             return
         self.facts["stages"] = blocks.chain.stages
-        if self.options.variant == "periodic":
+        variant = self.options.variant
+        if variant == "periodic":
             for segments in range(1, min(blocks.chain.stages, 2 * math.isqrt(blocks.chain.stages) + 1) + 1):
                 yield spell_out(blocks, periodic(blocks.chain.stages, segments))
-        else:
-            yield from self._from_tables(blocks, self.options.variant)
-
-    def _from_tables(self, blocks: Blocks, variant: Variant) -> Iterator[list[int]]:
-        """Plans of the variant; where none fits and larger budgets are asked for, those that only keep outputs too.
-
-        A table takes the fastest plan of each budget as it counts, which need not be the one that really holds least.
-        """
+            return
+        # A table takes the fastest plan of each budget as it counts, which need not be the one that really holds least:
+        # where none fits and larger budgets are asked for, those that only keep outputs too.
         table = self._table(blocks, variant, self.facts)
         if table is None:
             return

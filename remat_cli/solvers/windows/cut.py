@@ -163,12 +163,23 @@ class _Cutter:
         read = {tensor for tensor in read if problem.tensors[tensor].producer not in free}
         held = {tensor: self._held(tensor) for tensor in (*made, *sorted(read))}
         demands = {tensor: self._demands(tensor) for tensor in made}
+        # Computations with the gaps in which they are possible and of use.
+        earliest, latest = self._useful_gaps(held, demands)
+        runs: dict[int, tuple[FreeRun, ...]] = {}
+        for rank, op in enumerate(self.order):
+            is_first_free = self._is_first_free(op)
+            family = []
+            for copy in range(self._copies(op)):
+                is_first = copy == 0 and is_first_free
+                if is_first or earliest[op] <= latest[op]:
+                    family.append(FreeRun(op, rank, earliest[op], max(latest[op], earliest[op]), is_first))
+            runs[op] = tuple(family)
         return OpenCut(
             lives=self.lives,
             stretch=self.stretch,
             skeleton=tuple(self.skeleton),
             width=self.width,
-            runs=self._runs(held, demands),
+            runs=runs,
             held=held,
             demands=demands,
             background=tuple(self._background({*made, *read})),
@@ -193,9 +204,6 @@ class _Cutter:
             return self.boundary
         return self.index[step] * self.width + self.width - 1
 
-    def _stays(self, step: int) -> bool:
-        return step in self.index or not self.stretch.start <= step < self.stretch.end
-
     def _held(self, tensor: int) -> tuple[Held, ...]:
         """Fixed instances of a tensor that can be read inside the stretch."""
         lives, (start, end) = self.lives, (self.stretch.start, self.stretch.end)
@@ -203,7 +211,7 @@ class _Cutter:
         lasting = [
             (birth, death)
             for birth, death in zip(lives.births[tensor], deaths, strict=True)
-            if birth < end and death >= start and self._stays(birth)
+            if birth < end and death >= start and (birth in self.index or birth < start)
         ]
         is_made_inside = lives.problem.tensors[tensor].producer in self.order
         reads = [step for step in lives.reads[tensor] if start <= step < end and step in self.index]
@@ -226,69 +234,40 @@ class _Cutter:
             found.add(self.boundary)
         return tuple(sorted(found))
 
-    def _runs(self, held: HeldOf, demands: dict[int, tuple[int, ...]]) -> dict[int, tuple[FreeRun, ...]]:
-        """Computations with the gaps in which they are possible and of use."""
-        earliest = self._earliest(held)
-        latest = self._latest(demands)
-        runs: dict[int, tuple[FreeRun, ...]] = {}
-        for rank, op in enumerate(self.order):
-            is_first_free = self._is_first_free(op)
-            family = []
-            for copy in range(self._copies(op)):
-                is_first = copy == 0 and is_first_free
-                if is_first or earliest[op] <= latest[op]:
-                    family.append(FreeRun(op, rank, earliest[op], max(latest[op], earliest[op]), is_first))
-            runs[op] = tuple(family)
-        return runs
-
     def _is_first_free(self, op: int) -> bool:
         return op in self.stretch.movable and self.lives.first[op] >= self.stretch.start
 
-    def _earliest(self, held: HeldOf) -> dict[int, int]:
-        """First gap in which each free op can run: its inputs are there, and so is its first computation."""
-        found: dict[int, int] = {}
-        problem = self.lives.problem
+    def _useful_gaps(self, held: HeldOf, demands: dict[int, tuple[int, ...]]) -> tuple[dict[int, int], dict[int, int]]:
+        """First gap in which each free op can run, and the last in which that serves somebody."""
+        earliest: dict[int, int] = {}
+        tensors, ops = self.lives.problem.tensors, self.lives.problem.ops
         for op in self.order:
+            # Its inputs are there, and so is its first computation.
             gap = 0
             if not self._is_first_free(op) and self.lives.first[op] >= self.stretch.start:
                 gap = self.index[self.lives.first[op]] + 1
-            for tensor in problem.ops[op].inputs:
+            for tensor in ops[op].inputs:
                 sources = [0 if one.birth < 0 else one.birth // self.width + 1 for one in held[tensor]]
-                producer = problem.tensors[tensor].producer
-                if producer in found:
-                    sources.append(found[producer])
+                if tensors[tensor].producer in earliest:
+                    sources.append(earliest[tensors[tensor].producer])
                 gap = max(gap, min(sources, default=self.last_gap + 1))
-            found[op] = gap
-        return found
-
-    def _latest(self, demands: dict[int, tuple[int, ...]]) -> dict[int, int]:
-        """Last gap in which running each free op serves somebody."""
-        problem = self.lives.problem
-        found = dict.fromkeys(self.order, -1)
+            earliest[op] = gap
+        latest = dict.fromkeys(self.order, -1)
         for op in reversed(self.order):
-            events = [event for tensor in problem.ops[op].outputs for event in demands[tensor]]
-            found[op] = max(found[op], max(events, default=-1) // self.width)
-            if self._is_first_free(op) and found[op] < 0:  # nobody reads it, so it may run anywhere
-                found[op] = self.last_gap
-            for tensor in problem.ops[op].inputs:
-                producer = problem.tensors[tensor].producer
-                if producer in found:
-                    found[producer] = max(found[producer], found[op])
-        return found
+            events = [event for tensor in ops[op].outputs for event in demands[tensor]]
+            latest[op] = max(latest[op], max(events, default=-1) // self.width)
+            if self._is_first_free(op) and latest[op] < 0:  # nobody reads it, so it may run anywhere
+                latest[op] = self.last_gap
+            for tensor in ops[op].inputs:
+                producer = tensors[tensor].producer
+                if producer in latest:
+                    latest[producer] = max(latest[producer], latest[op])
+        return earliest, latest
 
     def _background(self, variable: set[int]) -> Iterable[tuple[int, int, int]]:
         """Bytes in each gap and at each skeleton step of what the cut leaves alone, equal neighbours merged."""
         problem, width = self.lives.problem, self.width
-        gaps, events = self._fixed_bytes(variable)
-        for number, gap_bytes in enumerate(gaps):
-            if width > 1:
-                yield number * width, number * width + width - 2, gap_bytes
-            if number < self.last_gap:
-                event = number * width + width - 1
-                yield event, event, events[number] + problem.ops[self.skeleton[number]].workspace_bytes[0]
-
-    def _fixed_bytes(self, variable: set[int]) -> tuple[list[int], list[int]]:
-        """Live bytes of the tensors that do not vary, in each gap and at each skeleton step."""
+        # Live bytes of the tensors that do not vary, in each gap and at each skeleton step.
         gaps, events = [0] * (self.last_gap + 2), [0] * (self.last_gap + 2)
         for tensor, spec in enumerate(self.lives.problem.tensors):
             if tensor in variable or spec.size_bytes == 0:
@@ -302,4 +281,10 @@ class _Cutter:
                 gaps[died + 1] -= spec.size_bytes
                 events[max(born, 0)] += spec.size_bytes
                 events[died + 1] -= spec.size_bytes
-        return list(accumulate(gaps))[:-1], list(accumulate(events))[:-1]
+        gaps, events = list(accumulate(gaps))[:-1], list(accumulate(events))[:-1]
+        for number, gap_bytes in enumerate(gaps):
+            if width > 1:
+                yield number * width, number * width + width - 2, gap_bytes
+            if number < self.last_gap:
+                event = number * width + width - 1
+                yield event, event, events[number] + problem.ops[self.skeleton[number]].workspace_bytes[0]

@@ -13,7 +13,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from remat_cli.solvers.milp.cp_sat import at_event, lasting
-from remat_cli.solvers.windows.cut import FreeRun, Held, OpenCut
+from remat_cli.solvers.windows.cut import FreeRun, OpenCut
 
 
 @dataclass(frozen=True)
@@ -117,26 +117,19 @@ class _Builder:
     def add_sources(self) -> None:
         """e[x,i] and the interval of each instance that the cut can change."""
         for tensor, held in self.cut.held.items():
-            found = [self._held_source(tensor, one) for one in held]
-            op = self.problem.tensors[tensor].producer
-            found += [self._made_source(tensor, made) for made in self.families.get(op, ())]
+            spec, width, found = self.problem.tensors[tensor], self.cut.width, []
+            for one in held:
+                end = self.cp.new_int_var(max(one.until, one.birth), one.limit, "")
+                begin = max(one.birth, 0)
+                self._charge(lasting(self.cp, begin, end + 1 - begin, end, None), spec.size_bytes)
+                found.append(Source(one.birth, one.birth, one.birth, end, one.limit, None))
+            for made in self.families.get(spec.producer, ()):
+                earliest, latest = made.run.earliest * width, made.run.latest * width + width - 2
+                end = self.cp.new_int_var(earliest, self.cut.boundary, "")
+                length = self.cp.new_int_var(1, self.cut.boundary + 1 - earliest, "")
+                self._charge(lasting(self.cp, made.start, length, end, made.present), spec.size_bytes)
+                found.append(Source(made.start, earliest, latest, end, self.cut.boundary, made.present))
             self.sources[tensor] = found
-
-    def _held_source(self, tensor: int, held: Held) -> Source:
-        end = self.cp.new_int_var(max(held.until, held.birth), held.limit, "")
-        begin = max(held.birth, 0)
-        interval = lasting(self.cp, begin, end + 1 - begin, end, None)
-        self._charge(interval, self.problem.tensors[tensor].size_bytes)
-        return Source(held.birth, held.birth, held.birth, end, held.limit, None)
-
-    def _made_source(self, tensor: int, made: FreeComputation) -> Source:
-        width = self.cut.width
-        earliest, latest = made.run.earliest * width, made.run.latest * width + width - 2
-        end = self.cp.new_int_var(earliest, self.cut.boundary, "")
-        length = self.cp.new_int_var(1, self.cut.boundary + 1 - earliest, "")
-        interval = lasting(self.cp, made.start, length, end, made.present)
-        self._charge(interval, self.problem.tensors[tensor].size_bytes)
-        return Source(made.start, earliest, latest, end, self.cut.boundary, made.present)
 
     def separate_instances(self) -> None:
         """An instance of a free op has ended when its next one starts."""

@@ -14,9 +14,9 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.solvers._sharing import Condensed
 from remat_cli.solvers.base import Limits
-from remat_cli.solvers.milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Outcome, Watch, search
+from remat_cli.solvers.milp.cp_sat import WORK_PER_DETERMINISTIC_SECOND, Effort, Watch, search
 from remat_cli.solvers.windows.cut import Lives, Stretch, cut_open, make_lives
-from remat_cli.solvers.windows.model import WindowModel, build_window, read_window
+from remat_cli.solvers.windows.model import build_window, read_window
 
 _CUT_SECONDS = 1.5  # for one cut: most that can be solved at all are solved sooner
 _GROWTH = 1.25
@@ -159,19 +159,13 @@ class Windows:
             needed = sum(self.times_ns[op] for op in (*model.cut.skeleton, *fixed))
             outside = self.time_ns - sum(self.times_ns[op] for op in self.ops[stretch.start : stretch.end])
             model.lower_time(self.time_ns - outside - needed, bound_ns - outside - needed)
-        outcome, ops = self._search(model, limits, run)
-        return outcome.is_infeasible or outcome.is_optimal, ops
-
-    def _search(self, model: WindowModel, limits: Limits, run: Effort) -> tuple[Outcome, list[int] | None]:
-        stretch = model.cut.stretch
         best: list[list[int]] = []
         outcome = search(model.cp, partial(read_window, model), run, limits, Watch(best.append))
         # What presolve takes is hardly in CP-SAT's deterministic time; it grows with the model.
         self.work += len(model.cp.proto.variables) + len(model.cp.proto.constraints)
         self.work += round(outcome.deterministic_seconds * WORK_PER_DETERMINISTIC_SECOND)
-        if not best:
-            return outcome, None
-        return outcome, [*self.ops[: stretch.start], *best[-1], *self.ops[stretch.end :]]
+        ops = [*self.ops[: stretch.start], *best[-1], *self.ops[stretch.end :]] if best else None
+        return outcome.is_infeasible or outcome.is_optimal, ops
 
     def _work_left(self) -> float | None:
         """In deterministic seconds; None where work is not limited."""
@@ -241,14 +235,13 @@ def _chosen(lives: Lives, step: int, size: int, rng: random.Random) -> frozenset
     repeated = {op: abs(at - step) for at, op in enumerate(lives.ops) if lives.first[op] != at}
     near = sorted(repeated, key=lambda op: repeated[op] * rng.uniform(0.5, 1.0))[: size // 2]
     # Ops whose results live before and after a step, with the ops that make what they read.
-    problem, found = lives.problem, {}
+    problem, found = lives.problem, dict[int, None]()
     for tensor, spec in enumerate(problem.tensors):
         spans = zip(lives.births[tensor], lives.deaths(tensor), strict=True)
         if spec.size_bytes > 0 and any(birth < step < death for birth, death in spans):
-            found[spec.producer] = True
+            found[spec.producer] = None
     for op in list(found):
-        found.update({problem.tensors[x].producer: True for x in problem.ops[op].inputs})
-    alive_ops = list(found)
-    across = [op for op in alive_ops if op not in near]
+        found.update(dict.fromkeys(problem.tensors[x].producer for x in problem.ops[op].inputs))
+    across = [op for op in found if op not in near]
     rng.shuffle(across)
     return frozenset([*near, *across[: max(1, size - len(near))]])

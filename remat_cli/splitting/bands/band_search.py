@@ -6,17 +6,18 @@ other numbers of tiles, group by group.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again, waited_for_again
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
 from remat_cli.splitting.bands.demands import UncutOp, band_works
-from remat_cli.splitting.bands.items import item_axes, item_bandings
+from remat_cli.splitting.bands.items import item_axes, item_bandings, light_sums
 from remat_cli.splitting.bands.lowering import lower
+from remat_cli.splitting.recast.dropouts import dropouts_apart
 from remat_cli.splitting.recast.dynamic import ranges_apart
 from remat_cli.splitting.recast.grouped import groups_apart
 from remat_cli.splitting.recast.norms import norms_apart
@@ -36,7 +37,7 @@ MORE_NODES = 3  # times as many where nothing else fits
 GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
 KEPT_SHARES = (0.75, 0.625, 0.5, 0.375, 0.25)  # of the bands of what is made again, that are not
-ITEMS = 0  # the axis of a batch
+ITEMS, LEAST_TILES = 0, 2  # the axis of a batch, and into how many at least
 CAP_PARTS = (1, 2, 4)  # of a cap on tensors: how large bands may be
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
@@ -89,6 +90,7 @@ class BandSearch:
     known: dict[object, BandCandidate | UncutOp | None] = field(default_factory=dict)
     casts: dict[tuple[int, bool], Recast] = field(default_factory=dict)
     copied: dict[tuple[int, tuple[Copied, ...]], Recast] = field(default_factory=dict)
+    item_casts: dict[frozenset[str], Recast] = field(default_factory=dict)
 
     def propose(self, free_bytes: int, ends: float) -> BandCandidate | None:
         """Finds what fits `free_bytes` and adds least time, until `ends` on the clock; None where nothing fits."""
@@ -105,27 +107,41 @@ class BandSearch:
         return None if best is None else self._joined(self._refined(best, free_bytes, ends))
 
     def _by_items(self, free_bytes: int, ends: float) -> None:
-        """Judge the whole model by items of its batch, in ever more tiles until they fit or some op cannot be cut so.
+        """Judge the whole model by items of its batch, in ever more tiles until they fit or are too many.
 
-        Ops that cannot be cut at all stay whole.
+        Ops that cannot be cut at all stay whole, and at first sums over the batch that hold more than they add up.
         """
-        cast, rules = Recast(self.view, self.order, tuple(self.costs), {}, {}), BandRules(1, "outer", self.limits.axis)
-        uncut = {number for number, op in enumerate(self.view.graph.ops) if op.name in self.forbidden}
-        found: BandCandidate | UncutOp | None = None
-        while ITEMS in self.limits.axis.axes(1) and time.monotonic() < ends:
-            axes = item_axes(self.view, self.order, uncut)
-            for banding in item_bandings(self.view, axes, self.limits.most_tiles):
-                size = BandSize(self._largest // banding.tiles[0], self._largest // banding.tiles[0])
-                found = self._judged(cast, rules, size, banding)
-                if (
-                    not isinstance(found, BandCandidate)
-                    or found.cost.peak_bytes <= free_bytes
-                    or time.monotonic() > ends
-                ):
-                    break
-            if not isinstance(found, UncutOp) or banding.tiles[0] > 2:
-                return
-            uncut.add(found.op)
+        if self.forbidden not in self.item_casts:
+            plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
+            self.item_casts[self.forbidden] = dropouts_apart(plain, self.forbidden)
+        cast = self.item_casts[self.forbidden]
+        for has_all_sums in (False, True):
+            uncut = {number for number, op in enumerate(cast.view.graph.ops) if op.name in self.forbidden}
+            more: Collection[int] | None = uncut
+            while more is not None and ITEMS in self.limits.axis.axes(1) and time.monotonic() < ends:
+                axes = item_axes(cast.view, cast.order, more)
+                axes = axes if has_all_sums else light_sums(cast.view, axes)
+                more = self._ever_more(cast, axes, more, partial(self._is_enough, free_bytes, ends))
+
+    def _is_enough(self, free_bytes: int, ends: float, found: BandCandidate | None) -> bool:
+        return found is None or found.cost.peak_bytes <= free_bytes or time.monotonic() > ends
+
+    def _ever_more(
+        self,
+        cast: Recast,
+        axes: Mapping[int, int],
+        uncut: Collection[int],
+        is_enough: Callable[[BandCandidate | None], bool],
+    ) -> Collection[int] | None:
+        """Judge such ops by items in ever more tiles; with one more op left whole where one cannot be cut so."""
+        rules = BandRules(1, "outer", self.limits.axis)
+        for banding in item_bandings(cast.view, axes, self.limits.most_tiles):
+            found = self._judged(cast, rules, self._size(banding.tiles[0], 1.0), banding)
+            if isinstance(found, UncutOp):
+                return {*uncut, found.op} if banding.tiles[0] == LEAST_TILES else None
+            if is_enough(found):
+                break
+        return None
 
     def capped(self, most_bytes: int, ends: float) -> list[BandCandidate]:
         """Bandings in which no tensor should be larger than that, the cheapest first; those that fail last."""
@@ -204,7 +220,8 @@ class BandSearch:
         return self.judged[key]
 
     def _size(self, share: int, crossing: float) -> BandSize:
-        return BandSize(self._largest // share, int(crossing * self._largest / share))
+        # a model of a few bytes has no such share
+        return BandSize(max(1, self._largest // share), int(crossing * self._largest / share))
 
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
         found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)

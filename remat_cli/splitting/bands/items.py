@@ -17,7 +17,43 @@ MOST_SEEDS = 6  # inputs of the model that are tried as the one with a batch
 def item_axes(view: ModelView, order: Sequence[int], forbidden: Collection[int]) -> Mapping[int, int]:
     """By op the axis along which it is cut by items, from that input of the model that leads furthest."""
     ways = [_spread(view, order, seed, forbidden) for seed in _seeds(view, order)]
-    return max(ways, key=lambda axes: sum(_made_bytes(view, op) for op in axes), default={})
+    best = max(ways, key=lambda axes: sum(_made_bytes(view, op) for op in axes), default={})
+    return _with_makers(view, order, best, forbidden)
+
+
+def _with_makers(
+    view: ModelView, order: Sequence[int], axes: dict[int, int], forbidden: Collection[int]
+) -> dict[int, int]:
+    """The same with ops on what is whole that only ops cut alike read: numbers of a mask are made tile by tile too."""
+    found = dict(axes)
+    for op in reversed(order):
+        makers = (view.tensors[name].producer for name in view.reads[op] if name in view.tensors)
+        if op in found or op in forbidden or any(maker in found for maker in makers):
+            continue
+        made = [name for name in view.makes[op] if name]
+        asked = {_asked(view, found, reader, name) for name in made for reader in view.readers[name]}
+        axis = asked.pop() if len(asked) == 1 else None
+        if axis is None or any(view.tensors[name].kept for name in made) or view.extent(op, axis) < 2:
+            continue
+        if axes_read(view, op, axis) is not None:
+            found[op] = axis
+    return found
+
+
+def _asked(view: ModelView, axes: Mapping[int, int], reader: int, name: str) -> int | None:
+    """Along which axis an op reads slabs of a tensor; None where it reads all of it, or in two ways."""
+    needs = axes_read(view, reader, axes[reader]) if reader in axes else None
+    asked = {need for read, need in zip(view.reads[reader], needs or (), strict=False) if read == name}
+    return asked.pop() if len(asked) == 1 else None
+
+
+def light_sums(view: ModelView, axes: Mapping[int, int]) -> Mapping[int, int]:
+    """The same without sums over the batch that are larger than what they add up.
+
+    A sum that goes on from tile to tile is held all the while, as are all others; one that is made whole waits for what
+    it adds up, and is gone as soon as it has been used.
+    """
+    return {op: axis for op, axis in axes.items() if axis != SUMMED or _made_bytes(view, op) <= _added_bytes(view, op)}
 
 
 def item_bandings(view: ModelView, axes: Mapping[int, int], most_tiles: int) -> Iterator[Banding]:
@@ -39,6 +75,13 @@ def _is_input(view: ModelView, name: str) -> bool:
 
 def _made_bytes(view: ModelView, op: int) -> int:
     return sum(view.tensors[name].size_bytes for name in view.makes[op] if name)
+
+
+def _added_bytes(view: ModelView, op: int) -> int:
+    """Bytes of what a sum adds up, of all items."""
+    needs = axes_read(view, op, SUMMED) or ()
+    reads = (name for name, need in zip(view.reads[op], needs, strict=False) if need is not None)
+    return sum(view.tensors[name].size_bytes for name in dict.fromkeys(reads))
 
 
 def _spread(view: ModelView, order: Sequence[int], seed: str, forbidden: Collection[int]) -> dict[int, int]:

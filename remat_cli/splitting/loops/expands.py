@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.read.interface import dims_of
-from remat_cli.splitting.loops.weights import weight_in
+from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.rules.table import rule_of
 
 PREFIX = "remat/repeated/"

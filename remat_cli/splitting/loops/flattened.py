@@ -18,10 +18,10 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import Dim, number, product_of
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
+from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.known_shapes import PREFIX
 from remat_cli.splitting.loops.open_shapes import Partable
-from remat_cli.splitting.loops.weights import weight_in
 from remat_cli.splitting.rules.record import COPIED
 
 PLAIN_GEMM: Mapping[str, float] = {"alpha": 1, "transA": 0, "transB": 0}

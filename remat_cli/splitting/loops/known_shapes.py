@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim, SizeFamily
+from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.expands import drop_unread
-from remat_cli.splitting.loops.weights import weight_in
 from remat_cli.splitting.rules.record import COPIED, REST
 
 PREFIX = "remat/shape/"

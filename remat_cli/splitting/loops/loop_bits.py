@@ -19,7 +19,8 @@ from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, number, prod
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
 from remat_cli.splitting.rules import matrix
 from remat_cli.splitting.rules.record import ProductKind, Scope
-from remat_cli.splitting.rules.table import rule_of, slice_op
+from remat_cli.splitting.rules.recurrent import is_packed
+from remat_cli.splitting.rules.table import rule_of, slice_in_turn, slice_op
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
 
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
@@ -71,7 +72,8 @@ def refusal(
         scope, is_product = sized.view.rules[op].scope, sized.view.rules[op].product is not None
         is_same_for_all = scope is Scope.EVERY_SIZE or (scope is Scope.SEVERAL_ROWS and tiling.least > 1)
         # one constant matrix is packed alike for any number of rows
-        if is_same_for_all or (is_product and view.weights[1] and len(view.input_shape(1)) == 2):
+        is_one_packed = is_product and view.is_packed(1) and len(view.input_shape(1)) == 2
+        if is_same_for_all or is_one_packed or (op in region.handed and is_packed(view)):
             continue
         in_tiles = _InTiles(tiling, family, whole)
         refused = _refused(SizedOp.of(sized, region, op), in_tiles, most_asked, sized.look)
@@ -120,7 +122,7 @@ def kind_of(sized: SizedView, op: int) -> object:
     attributes = {name: str(value.value) for name, value in view.node.attributes.items()}
     is_blind = rule.product is not None or rule.reads_no_constants  # of weights it sees the shape only
     constants = tuple(() if is_blind else _constant(view, position) for position in range(len(view.inputs)))
-    return view.key, view.opset, view.weights, str(attributes), constants
+    return view.key, view.opset, view.weights, view.defaults, str(attributes), constants
 
 
 def _constant(view: OpView, position: int) -> object:
@@ -138,7 +140,8 @@ def _constant(view: OpView, position: int) -> object:
 class SizedOp:
     """An op of a region, the dimensions of what it reads and makes, and the axis along which it is cut.
 
-    `read_axis` is the one along which what it reads first is cut (None: it is read whole).
+    `read_axis` is the one along which what it reads first is cut (None: it is read whole). `is_in_turn`: parts hand
+    states on.
     """
 
     op: OpView
@@ -147,6 +150,7 @@ class SizedOp:
     axis: int
     length: Dim
     read_axis: int | None = None
+    is_in_turn: bool = False
 
     @property
     def place(self) -> object:
@@ -167,6 +171,7 @@ class SizedOp:
             region.axes[made],
             region.length,
             region.reads.get((op, 0)),
+            op in region.handed,
         )
 
     def at(self, sizes: Mapping[str, int]) -> OpView:
@@ -261,19 +266,20 @@ def _refused(op: SizedOp, in_tiles: _InTiles, most_asked: int, look: Callable[[]
     chosen = list(itertools.islice(every, most_asked + 1))
     if len(chosen) > most_asked:
         return chosen[-1]  # asking for all before it, in vain, would take a minute
-    tiles = Tiling.extents if rule.scope is not Scope.ONE_TILE else Tiling.bounds
+    is_by_place = rule.scope is Scope.ONE_TILE and not op.is_in_turn
+    tiles = Tiling.bounds if is_by_place else Tiling.extents
     different = [(sizes, op.length.at(sizes)) for sizes in op.of_different_shapes(chosen, look)]
     cut = [(sizes, length) for sizes, length in different if in_tiles.has(sizes, length)]
-    if sum(tiling.count(length) for _, length in cut) > most_asked and rule.scope is Scope.ONE_TILE:
+    if sum(tiling.count(length) for _, length in cut) > most_asked and is_by_place:
         most_asked = FEW_ASKED  # all cannot be asked for: these are to find a size that is refused
-    asked = 0
+    asked, cut_at = 0, slice_in_turn if op.is_in_turn else slice_op
     for sizes, length in cut:
         look()
         whole = op.at(sizes)
         for tile in tiles(tiling, length):
             asked += 1
             slab = Slab(op.axis, *((0, tile) if isinstance(tile, int) else tile))
-            if asked > most_asked or not is_op_on_parts(whole, slice_op(whole, slab), slab):
+            if asked > most_asked or not is_op_on_parts(whole, cut_at(whole, slab), slab):
                 return sizes
     return None
 

@@ -17,6 +17,7 @@ from remat_cli.base.clock import go_on
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.windows import WindowTiles
+from remat_cli.splitting.rules.recurrent import HandedOn
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.tiles.view import ModelView, is_behind
 
@@ -126,7 +127,7 @@ class LoopRegion:
     `copies` are those of `ops` that make what others outside read too: they run again in the loop, tile by tile. `axes`
     says along which axis each tensor made inside is cut, `reads` the axis of what an op reads in part, by op and
     position; what is not there is read whole. Ops that look at windows have `windows`, which say instead of `reads`
-    what each tile reads.
+    what each tile reads. Ops that hand states on from tile to tile are in `handed`.
     """
 
     length: Dim
@@ -135,6 +136,12 @@ class LoopRegion:
     axes: dict[str, int] = field(default_factory=dict)
     reads: dict[tuple[int, int], int] = field(default_factory=dict)
     windows: WindowTiles | None = None
+    handed: dict[int, HandedOn] = field(default_factory=dict)
+
+    @property
+    def is_backwards(self) -> bool:
+        """Whether the last tile runs first."""
+        return any(each.is_backwards for each in self.handed.values())
 
     @property
     def own(self) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -11,8 +11,9 @@ from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim, SizeBound, number
 from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.normalise import fresh_name
+from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.loop_bits import Tiling
-from remat_cli.splitting.loops.weights import weight_in
+from remat_cli.splitting.rules.record import COPIED
 
 PREFIX = "remat/loop/"
 """Of the names of all that a loop adds to the model."""
@@ -42,14 +43,23 @@ class SizeValues:
         kind = present(value.type, f"the type of '{value.name}'")
         key = (tuple(dims), kind.dtype)
         if key not in self._empty:
-            prefix = f"{self._prefix}empty{len(self._empty)}"
-            parts = [self.computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
-            shape = self.op(self._graph, f"{prefix}/shape", "Concat", parts, ir.AttrInt64("axis", 0))
-            filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, kind.dtype.numpy())))
-            empty = self.op(self._graph, prefix, "ConstantOfShape", [shape], filling)
-            empty.type = value.type
-            self._empty[key] = empty
+            self._empty[key] = self._filled(f"{self._prefix}empty{len(self._empty)}", dims, kind)
         return self._empty[key]
+
+    def zeros(self, dims: Sequence[Dim], kind: ir.TypeProtocol) -> ir.Value:
+        """Zeros of these dimensions."""
+        key = (tuple(dims), kind.dtype, "zeros")
+        if key not in self._empty:
+            self._empty[key] = self._filled(f"{self._prefix}zeros{len(self._empty)}", dims, kind)
+        return self._empty[key]
+
+    def _filled(self, prefix: str, dims: Sequence[Dim], kind: ir.TypeProtocol) -> ir.Value:
+        parts = [self.computed(f"{prefix}/{at}", dim) for at, dim in enumerate(dims)]
+        shape = self.op(self._graph, f"{prefix}/shape", "Concat", parts, ir.AttrInt64("axis", 0))
+        filling = ir.AttrTensor("value", ir.tensor(np.zeros(1, kind.dtype.numpy())))
+        filled = self.op(self._graph, prefix, "ConstantOfShape", [shape], filling)
+        filled.type = kind
+        return filled
 
     def computed(self, name: str, dim: Dim) -> ir.Value:
         """A dimension as a tensor of one number."""
@@ -116,6 +126,14 @@ class SizeValues:
             nothing = self.op(self._graph, f"{shape.name}/nothing", "Mul", [size, self.constant([0])])
             self._late[shape] = self.op(self._graph, f"{shape.name}/late", "Add", [shape, nothing])
         return self._late[shape]
+
+    def copied(self, rank: int) -> ir.Value:
+        """A shape that copies so many lengths; how many is known to a run only."""
+        name = f"{self._prefix}copied/{rank}"
+        if name not in self._sizes:
+            parts = [self.constant([COPIED] * rank), self.constant([0]), self.known_late(self.constant([rank]))]
+            self._sizes[name] = self.op(self._graph, name, "Slice", parts)
+        return self._sizes[name]
 
     def op(
         self, where: ir.Graph | list[ir.Node], name: str, op_type: str, reads: list[ir.Value], *attributes: ir.Attr

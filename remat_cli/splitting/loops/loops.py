@@ -14,7 +14,7 @@ loops make again of one thing is made once for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -33,8 +33,10 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_rea
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
 from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes
 from remat_cli.splitting.loops.window_loops import OPENED, WindowBody, blocked_names, opened_dims
+from remat_cli.splitting.rules.recurrent import HandedOn
 
 SEQUENCES_SINCE = 13  # the operator set in which a Loop passes sequences on
+MATRIX = 2  # axes
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class _Loop:
     """One region while it is written.
 
     Where its names begin, its own name, its length and how many tiles there are; its nodes by op, and the values that
-    they make, by the names that these have in the model. `lists`: its tiles go into sequences.
+    they make, by the names that these have in the model. `lists`: its tiles go into sequences. `handed` are the states
+    that tiles hand on: what the first tile begins with, what a tile reads, and what it makes for the next one.
     """
 
     prefix: str
@@ -83,6 +86,7 @@ class _Loop:
     nodes: dict[int, ir.Node]
     made: dict[str, ir.Value]
     lists: bool = False
+    handed: list[tuple[ir.Value, ir.Value, ir.Value]] = field(default_factory=list)
 
 
 class _Writer:
@@ -128,13 +132,13 @@ class _Writer:
             result.shape = self._opaque(result.name or "")
         results = list(outer.values())
         if bound is None or whole is None:
-            self._graph.append(self._loop(loop.name, count, starts, body, results))
+            self._graph.append(self._loop(loop, loop.name, count, starts, body, results))
             return
         joined = self._results(f"{prefix}tiles/", exits)
         if lists:
             tiled = self._listed(loop, count, body, joined, exits)
         else:
-            tiled = [self._loop(f"{prefix}tiles", count, starts, body, joined)]
+            tiled = [self._loop(loop, f"{prefix}tiles", count, starts, body, joined)]
         closed = [
             self._closed(tiled, name, value) if name in opened else value
             for name, value in zip(exits, joined, strict=True)
@@ -175,7 +179,7 @@ class _Writer:
             starts.append(self._numbers.op(nodes, f"{loop.prefix}none{at}", "SequenceEmpty", [], dtype))
             lists.append(ir.Value(name=f"{loop.prefix}list{at}"))
             starts[-1].type = lists[-1].type = ir.SequenceType(kind)
-        nodes.append(self._loop(f"{loop.prefix}tiles", count, starts, body, lists))
+        nodes.append(self._loop(loop, f"{loop.prefix}tiles", count, starts, body, lists))
         for name, value, tiles in zip(exits, joined, lists, strict=True):
             axis = ir.AttrInt64("axis", loop.region.axes[name])
             node_name = f"{loop.prefix}joined/{name}"
@@ -183,10 +187,13 @@ class _Writer:
         return nodes
 
     def _loop(
-        self, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
+        self, loop: _Loop, name: str, count: ir.Value, starts: list[ir.Value], body: ir.Graph, results: list[ir.Value]
     ) -> ir.Node:
         go = self._numbers.weight(f"{PREFIX}go", np.array(True))
-        return ir.Node("", "Loop", [count, go, *starts], [ir.AttrGraph("body", body)], outputs=results, name=name)
+        begun = [start for start, _, _ in loop.handed]
+        ended = [ir.Value(name=f"{made.name}/last", type=made.type) for _, _, made in loop.handed]
+        reads, makes = [count, go, *begun, *starts], [*ended, *results]
+        return ir.Node("", "Loop", reads, [ir.AttrGraph("body", body)], outputs=makes, name=name)
 
     def _results(self, prefix: str, names: list[str]) -> list[ir.Value]:
         """New values like these; nothing is said of their shapes but what numbers there are."""
@@ -252,7 +259,7 @@ class _Writer:
         loop = _Loop(prefix, loop_name(prefix), part, length, tiles, *self._inside(prefix, part))
         start = self._numbers.empty(name, region.axes[name], self._values[name])
         results = self._results(prefix, [name])
-        self._graph.append(self._loop(loop.name, often, [start], self._body(loop, [name]), results))
+        self._graph.append(self._loop(loop, loop.name, often, [start], self._body(loop, [name]), results))
         dims = self._sized.dims[name]
         self.shared_dims[results[0].name or ""] = tuple(
             msgspec.structs.replace(dim, within=bound) if axis == region.axes[name] else dim
@@ -311,16 +318,42 @@ class _Writer:
         region, prefix = loop.region, loop.prefix
         number = ir.Value(name=f"{prefix}i", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
         going = ir.Value(name=f"{prefix}going", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-        before: list[ir.Node] = []
+        before, tile, after, bounds = self._begun(loop, number)
+        if region.windows is not None:
+            return self._window_body(loop, (number, going), (before, tile, after), bounds, exits)
+        self._cut_reads(loop, before, bounds)
+        chains = self._chains(region)
+        for name, value in loop.made.items():
+            self._declare(value, name, chains[name], region.axes[name])
+        for op, handed in sorted(region.handed.items()):
+            self._hand_on(loop, loop.nodes[op], handed)
+        made = [loop.made[name] for name in exits]
+        for op, node in loop.nodes.items():
+            if self._would_be_fused(op):
+                node.replace_input_with(0, self._of_unknown_rank(before, node))
+            before.append(node)
+        return self._joining(loop, (number, going), before, exits, made)
+
+    def _begun(
+        self, loop: _Loop, number: ir.Value
+    ) -> tuple[list[ir.Node], ir.Value, ir.Value, tuple[ir.Value, ir.Value]]:
+        """Nodes that begin a body; the number of its tile and of the next one, and where the tile begins and ends."""
+        region, prefix, before = loop.region, loop.prefix, list[ir.Node]()
         zero = self._numbers.weight(zero_of(loop.name), np.array(0, np.int64))
         tile = self._numbers.op(before, f"{prefix}number", "Add", [number, zero])
+        if region.is_backwards:
+            last = self._numbers.op(before, f"{prefix}last", "Sub", [loop.tiles, self._numbers.constant([1])])
+            tile = self._numbers.op(before, f"{prefix}from_last", "Sub", [last, tile])
         after = self._numbers.op(before, f"{prefix}next", "Add", [tile, self._numbers.constant([1])])
         bounds = []
         for name, bound in (("start", tile), ("stop", after)):
             product = self._numbers.op(before, f"{prefix}{name}_of_all", "Mul", [bound, loop.length])
             bounds.append(self._numbers.op(before, f"{prefix}{name}", "Div", [product, loop.tiles]))
-        if region.windows is not None:
-            return self._window_body(loop, (number, going), (before, tile, after), (bounds[0], bounds[1]), exits)
+        return before, tile, after, (bounds[0], bounds[1])
+
+    def _cut_reads(self, loop: _Loop, before: list[ir.Node], bounds: tuple[ir.Value, ir.Value]) -> None:
+        """Let ops read the tile's part of what is whole outside."""
+        region, prefix = loop.region, loop.prefix
         cuts: dict[tuple[str, int], ir.Value] = {}
         inside = set(loop.made.values())
         for op, node in loop.nodes.items():
@@ -336,11 +369,44 @@ class _Writer:
                     cuts[key].type = value.type
                     self._declare(cuts[key], value.name or "", cuts[key].name or "", axis)
                 node.replace_input_with(at, cuts[key])
-        chains = self._chains(region)
-        for name, value in loop.made.items():
-            self._declare(value, name, chains[name], region.axes[name])
-        made = [loop.made[name] for name in exits]
-        return self._joining(loop, (number, going), [*before, *loop.nodes.values()], exits, made)
+
+    def _would_be_fused(self, op: int) -> bool:
+        """Whether the runtime would make one op of a product and what is added, as it does not where it knows no shape.
+
+        That one computes a single row in another way.
+        """
+        view, told = self._sized.view, self._sized.told
+        if view.ops[op].key != ("", "MatMul") or told is None:
+            return False
+        ranks = [len(shape or ()) for shape in view.ops[op].inputs]
+        is_added = any(view.graph.ops[each].op_type == "Add" for each in view.readers[view.makes[op][0]])
+        return is_added and ranks == [MATRIX, MATRIX] and len(told.get(view.reads[op][0], ())) != MATRIX
+
+    def _of_unknown_rank(self, nodes: list[ir.Node], reader: ir.Node) -> ir.Value:
+        """A view of what a node reads first, of which nothing is known before a run."""
+        read = present(reader.inputs[0], f"what '{reader.name}' reads")
+        hidden = self._numbers.op(nodes, f"{read.name}/hidden", "Reshape", [read, self._numbers.copied(MATRIX)])
+        hidden.type = read.type
+        return hidden
+
+    def _hand_on(self, loop: _Loop, node: ir.Node, handed: HandedOn) -> None:
+        """Let an op begin with the states that it ended with in the tile before."""
+        name = node.outputs[0].name or ""
+        dims = next(self._sized.dims[each] for each, value in loop.made.items() if value is node.outputs[0])[1:]
+        places, made_at = zip(*handed.states, strict=True)
+        node.resize_inputs(max(len(node.inputs), 1 + max(places)))
+        node.resize_outputs(max(len(node.outputs), 1 + max(made_at)))
+        for at, (place, made) in enumerate(handed.states):
+            prefix, result = f"{loop.prefix}state{at}/{name}", node.outputs[made]
+            start = node.inputs[place] or self._numbers.zeros(dims, present(node.outputs[0].type, f"that of '{name}'"))
+            inside = ir.Value(name=prefix, type=node.outputs[0].type)
+            result.name, result.type = fresh_name(f"{prefix}/next", self._taken), inside.type
+            for value in (inside, result):
+                value.shape = ir.Shape(
+                    [f"{value.name}/{axis}" if dim.terms else dim.offset for axis, dim in enumerate(dims)]
+                )
+            node.replace_input_with(place, inside)
+            loop.handed.append((start, inside, result))
 
     def _window_body(
         self,
@@ -372,16 +438,19 @@ class _Writer:
         prefix, (number, going) = loop.prefix, carried
         goes_on = ir.Value(name=f"{prefix}goes_on", type=going.type, shape=going.shape)
         nodes.append(ir.Node("", "Identity", [going], outputs=[goes_on], name=f"{prefix}goes_on"))
-        held, results = list[ir.Value](), [goes_on]
+        held, results = [inside for _, inside, _ in loop.handed], [goes_on, *(made for _, _, made in loop.handed)]
+        backwards = loop.region.is_backwards
         for name, value in zip(exits, made, strict=True):
             sofar = ir.Value(name=f"{prefix}sofar/{name}", type=value.type)
             if loop.lists:
-                joined = self._numbers.op(nodes, f"{prefix}listed/{name}", "SequenceInsert", [sofar, value])
+                front = [self._numbers.weight(f"{PREFIX}front", np.array(0, np.int64))] if backwards else []
+                joined = self._numbers.op(nodes, f"{prefix}listed/{name}", "SequenceInsert", [sofar, value, *front])
                 sofar.type = joined.type = ir.SequenceType(present(value.type, f"the type of '{value.name}'"))
             else:
                 axis = ir.AttrInt64("axis", loop.region.axes[name])
                 sofar.shape = self._open(value, f"{prefix}s{len(held)}")
-                joined = self._numbers.op(nodes, f"{prefix}joined/{name}", "Concat", [sofar, value], axis)
+                both = [value, sofar] if backwards else [sofar, value]
+                joined = self._numbers.op(nodes, f"{prefix}joined/{name}", "Concat", both, axis)
                 joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
             held.append(sofar)
             results.append(joined)

@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
+from remat_cli.onnx_io.write.weights import new_weight
 from remat_cli.splitting.loops.expands import drop_unread
-from remat_cli.splitting.loops.weights import new_weight
 from remat_cli.splitting.rules.record import ElementKind
 from remat_cli.splitting.rules.table import rule_of
 

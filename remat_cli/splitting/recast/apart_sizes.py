@@ -1,4 +1,4 @@
-"""Ops that hold or take much, taken apart in a model for many sizes: quantisation by a range, grouped queries."""
+"""Ops that hold or take much, taken apart in a model for many sizes: ranges, groups of queries, ways through time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.write.assemble import Draft, element_types
+from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.open_shapes import Partable
-from remat_cli.splitting.loops.weights import weight_in
+from remat_cli.splitting.recast.directions import goes_both_ways, parts_of_ways
 from remat_cli.splitting.recast.dynamic import has_range, parts_of
 from remat_cli.splitting.recast.grouped import has_groups, parts_of_groups
 from remat_cli.splitting.recast.recast import Recast, Rewrite
+from remat_cli.splitting.rules.recurrent import TIME
 from remat_cli.splitting.tiles.view import ModelView
 
 
@@ -30,6 +32,7 @@ def with_ops_apart(
     parts = {op: parts_of for op in range(len(names)) if has_range(view, op, least_bytes)}
     large = (op for op, cost in enumerate(known) if cost.workspace_bytes >= least_bytes)
     parts |= {op: parts_of_groups for op in large if has_groups(view, op)}
+    parts |= {op: parts_of_ways for op in range(len(names)) if goes_both_ways(view, op) and _is_long(view, op, dims)}
     taken = {
         op: found
         for op, found in parts.items()
@@ -51,6 +54,12 @@ def with_ops_apart(
                 numbers = tuple(map(number, made))
                 more[name] = numbers if like not in dims else _lengths(made, rewrite.types[like].shape, dims[like])
     return Partable(new, more, types, rewrite.costs)
+
+
+def _is_long(view: ModelView, op: int, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
+    """Whether the time of a recurrent network varies, so that it may run some steps at a time."""
+    made = dims.get(view.makes[op][0], ())
+    return bool(made) and bool(made[TIME].terms)
 
 
 def _lengths(shape: tuple[int, ...], alike: tuple[int, ...], dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -79,4 +88,8 @@ def _put_in_place(graph: ir.Graph, node: ir.Node, drafts: list[Draft], rewrite: 
         new = values[old.name or ""]
         new.shape = old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
+    weights = [value for value in node.inputs if value is not None and value.name in graph.initializers]
     graph.remove(node, safe=True)
+    for weight in weights:
+        if not weight.uses() and weight not in graph.inputs and weight not in graph.outputs:
+            graph.initializers.pop(weight.name or "", None)

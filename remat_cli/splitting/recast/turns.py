@@ -18,9 +18,9 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.read.interface import dims_of, fed_inputs
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
+from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.open_shapes import Partable
-from remat_cli.splitting.loops.weights import weight_in
 from remat_cli.splitting.rules.record import Scope, WindowKind
 from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import Shape

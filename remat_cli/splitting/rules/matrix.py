@@ -281,7 +281,7 @@ def _is_exact(op: OpView, slab: Slab, factors: Factors, needs: tuple[Slab | None
     if kind is None or not (kind == ir.DataType.FLOAT or kind.is_integer()):
         return False
     left, right = factors.shapes(op)
-    if kind.is_integer() or (op.weights[1] and len(right) == 2):
+    if kind.is_integer() or (op.is_packed(1) and len(right) == 2):
         return True
     whole = _product(left, right, factors)
     part = _product(_cut(left, needs[0]), _cut(right, needs[1]), factors)

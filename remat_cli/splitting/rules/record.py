@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from remat_cli.splitting.rules.recurrent import HandedOn
 from remat_cli.splitting.rules.sums import Adds
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 
@@ -75,7 +76,8 @@ class SliceRule:
     attributes only, so that what it says of an op holds for the same op with other weights. `whole_in_loops`: why it is
     not cut where sizes vary, though it is at one size; else it is. `items_apart`: what is said of items of a batch
     holds for any of them, and where it holds for small items it does for larger ones. `adds` says what they add up, if
-    that can be done part by part.
+    that can be done part by part. `in_turn` is how they are cut where parts run one after the other and hand states
+    on, `hands_on` which states these are.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -96,6 +98,8 @@ class SliceRule:
     is_resize: bool = False
     reads_no_constants: bool = False
     whole_in_loops: str = ""
+    in_turn: Callable[[OpView, Slab], Sliced | None] | None = None
+    hands_on: Callable[[OpView], HandedOn | None] | None = None
     items_apart: bool = False
     adds: Adds | None = None
 

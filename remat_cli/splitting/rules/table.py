@@ -251,7 +251,13 @@ RECORDS: tuple[SliceRule, ...] = (
     ),
     SliceRule(sampled.regions, {ONNX: "RoiAlign MaxRoiPool", CONTRIB: "CropAndResize"}, Why.APART),
     SliceRule(sampled.deformable, {ONNX: "DeformConv"}, Why.APART),
-    SliceRule(recurrent.recurrent, {ONNX: "RNN GRU LSTM"}, Why.ASKED),
+    SliceRule(
+        recurrent.recurrent,
+        {ONNX: "RNN GRU LSTM"},
+        Why.ASKED,
+        in_turn=recurrent.along_time,
+        hands_on=recurrent.handed_on,
+    ),
     SliceRule(sampled.fold, {ONNX: "Col2Im"}, Why.APART),
     SliceRule(sampled.spectrum, {ONNX: "DFT"}, Why.APART),
     SliceRule(sampled.frames, {ONNX: "STFT"}, Why.APART),
@@ -357,6 +363,12 @@ def slice_op(op: OpView, slab: Slab) -> Sliced | None:
         return rule_of(*op.key).cut(op, slab)
     adding = added_up(op)
     return None if adding is None else sums.cut_sum(op, adding, slab)
+
+
+def slice_in_turn(op: OpView, slab: Slab) -> Sliced | None:
+    """The op cut down to a slab that runs when those before it have; None where no rule can."""
+    in_turn = rule_of(*op.key).in_turn
+    return None if in_turn is None else in_turn(op, slab)
 
 
 def added_up(op: OpView) -> sums.Adding | None:

@@ -73,8 +73,11 @@ def _outputs(view: ModelView, free_bytes: int, names: ToldNames) -> SplitObstacl
         return None
     largest = max(kept, key=lambda tensor: tensor.size_bytes)
     named = f"'{names.tensor(largest.name)}' ({format_bytes(largest.size_bytes)}) is a model output"
-    if sum(tensor.size_bytes for tensor in kept) > free_bytes:
-        return SplitObstacle(f"{named} and must exist whole", is_final=True)
+    total = sum(tensor.size_bytes for tensor in kept)
+    if total > free_bytes:
+        one = f"{named} and must exist whole"
+        several = f"the model's {len(kept)} outputs are {format_bytes(total)} and are all there at the end"
+        return SplitObstacle(one if largest.size_bytes > free_bytes else several, is_final=True)
     maker = largest.producer
     if maker is None:
         return None

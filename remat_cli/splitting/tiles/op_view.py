@@ -63,7 +63,8 @@ class OpView:
     `opset` is the version of the node's own domain. `weights` tells by position which inputs are constants. `threads`
     is the most threads that may share an op: bits hold for any number up to it, but for ops that share out packets of
     elements, for which they hold with `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in
-    another order than the whole, and zeros may have the other sign.
+    another order than the whole, and zeros may have the other sign. `defaults` tells which constants are inputs of the
+    model too, so that a caller may give others.
     """
 
     node: ir.Node
@@ -74,6 +75,7 @@ class OpView:
     threads: int = MOST_THREADS
     may_reassociate: bool = False
     own_threads: int = MOST_THREADS
+    defaults: tuple[bool, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -92,6 +94,10 @@ class OpView:
     def has_input(self, position: int) -> bool:
         """Whether an optional input is given."""
         return position < len(self.inputs) and self.inputs[position] is not None
+
+    def is_packed(self, position: int) -> bool:
+        """Whether the runtime may pack an input beforehand: a constant for which no caller may give another."""
+        return self.weights[position] and not any(self.defaults[position : position + 1])
 
     def integer(self, name: str, default: int) -> int:
         """An integer attribute."""

@@ -66,7 +66,8 @@ class ModelView:
     @cached_property
     def ops(self) -> tuple[OpView, ...]:
         """Each op as slicing rules see it."""
-        versions = self.model.graph.opset_imports
+        versions, inputs = self.model.graph.opset_imports, self.model.graph.inputs
+        given = {value.name for value in inputs if value.const_value is not None}
         return tuple(
             OpView(
                 node=node,
@@ -77,6 +78,7 @@ class ModelView:
                 threads=self.threads,
                 may_reassociate=self.may_reassociate,
                 own_threads=self.own_threads,
+                defaults=tuple(value is not None and value.name in given for value in node.inputs),
             )
             for node in self.nodes
         )

@@ -120,8 +120,7 @@ def minimise_time(model: MoccasinModel) -> None:
     """Objective of phase 2: time of all recomputes in time units."""
     times = [(op.time_ns[0] or 0) // model.units.time_unit for op in model.problem.ops]
     extra = [times[c.op] * c.present for copies in model.computations for c in copies[1:]]
-    total = cp_model.LinearExpr.sum(extra)
-    model.cp.minimize(total)
+    model.cp.minimize(cp_model.LinearExpr.sum(extra))
 
 
 @dataclass
@@ -183,29 +182,25 @@ class _Builder:
             else:
                 events = [self._latest_start(op) for op in self.readers[tensor]]
                 latest = max([self._latest_start(self.problem.tensors[tensor].producer), *events])
-            family = tuple(self._retention(c, latest, spec.kept) for c in self.computations[spec.producer])
+            family = []
+            for made in self.computations[spec.producer]:
+                window, start = made.start.window, made.start.event
+                end = self.cp.new_int_var(window.earliest, latest, "")
+                length = None if made.start.key is None else self.cp.new_int_var(1, latest + 1 - window.earliest, "")
+                interval = lasting(self.cp, start, end + 1 - start if length is None else length, end, made.present)
+                kept = self.cp.new_bool_var("") if spec.kept else None
+                if spec.kept:
+                    self.cp.add(end == self.clock.horizon).only_enforce_if(kept)
+                    if made.present is not None:
+                        self.cp.add_implication(kept, made.present)
+                family.append(Retention(end, length, interval, kept))
             if spec.kept:
                 self.cp.add_exactly_one([retention.kept for retention in family])
-            self.retentions.append(family)
+            self.retentions.append(tuple(family))
 
     def _latest_start(self, op: int) -> int:
         later = self.clock.later[op] if self.clock.copies[op] > 1 else None
         return max(self.clock.first[op].latest, later.latest if later else 0)
-
-    def _retention(self, made: Computation, latest: int, may_be_kept: bool) -> Retention:
-        window, start = made.start.window, made.start.event
-        end = self.cp.new_int_var(window.earliest, latest, "")
-        length = None if made.start.key is None else self.cp.new_int_var(1, latest + 1 - window.earliest, "")
-        size = end + 1 - start if length is None else length
-        interval = lasting(self.cp, start, size, end, made.present)
-        return Retention(end, length, interval, self._kept_literal(made, end) if may_be_kept else None)
-
-    def _kept_literal(self, made: Computation, end: Any) -> Any:
-        literal = self.cp.new_bool_var("")
-        self.cp.add(end == self.clock.horizon).only_enforce_if(literal)
-        if made.present is not None:
-            self.cp.add_implication(literal, made.present)
-        return literal
 
     def separate_instances(self) -> None:
         """An instance has ended when the next one of the same op starts; reads take the newest, so nothing is lost."""

@@ -42,19 +42,15 @@ def chain_steps(chain: PagedChain, forward: Sequence[Action], backward: Sequence
     for action in (*forward, *backward):
         walk.take(action)
     turn = len(forward)
-    tensors = [
-        PagedTensor(size, tuple(uses), gaps=_across(uses, turn) if may_page else ())
-        for size, uses, may_page in zip(walk.sizes, walk.uses, walk.may_page, strict=True)
-    ]
+    tensors = []
+    for size, uses, may_page in zip(walk.sizes, walk.uses, walk.may_page, strict=True):
+        # The gap in which the loss runs and nothing else uses the tensor, if there is one.
+        across = tuple(gap for gap in range(len(uses) - 1) if uses[gap] < turn <= uses[gap + 1])
+        tensors.append(PagedTensor(size, tuple(uses), gaps=across if may_page else ()))
     copies = {stage: tensor for tensor, stage in walk.stage_of.items() if tensors[tensor].gaps}
     durations, workspaces = tuple(walk.durations), tuple(walk.workspaces)
     problem = PagedProblem(durations, workspaces, tuple(tensors), chain.budget_bytes, chain.link)
     return ChainSteps(problem, turn, copies)
-
-
-def _across(uses: Sequence[int], turn: int) -> tuple[int, ...]:
-    """The gap in which the loss runs and nothing else uses the tensor, if there is one."""
-    return tuple(gap for gap in range(len(uses) - 1) if uses[gap] < turn <= uses[gap + 1])
 
 
 @dataclass
@@ -80,23 +76,19 @@ class _Walk:
         number, stage, figures = len(self.durations), action.stage, self.chain.chain
         self.uses[self.values[stage - 1]].append(number)
         if action.kind == "back":
-            self._back(stage, number)
+            self.uses[self.values.pop(stage)].append(number)
+            workspace = figures.backward_extra_bytes[stage]
+            if self.gradient is None:
+                workspace += figures.gradient_bytes[stage]
+            else:
+                self.uses[self.gradient].append(number)
+            self._spend(figures.backward_ns[stage], workspace)
+            self.gradient = self._tensor(figures.gradient_bytes[stage - 1], number, may_page=False)
             return
         is_full = action.kind == "all"
         extra = figures.saving_extra_bytes if is_full else figures.forward_extra_bytes
         self._spend(figures.forward_ns[stage], extra[stage])
         self._make(stage, (self.chain.kept_bytes if is_full else figures.value_bytes)[stage], number)
-
-    def _back(self, stage: int, number: int) -> None:
-        figures = self.chain.chain
-        self.uses[self.values.pop(stage)].append(number)
-        extra = figures.backward_extra_bytes[stage]
-        if self.gradient is None:
-            extra += figures.gradient_bytes[stage]
-        else:
-            self.uses[self.gradient].append(number)
-        self._spend(figures.backward_ns[stage], extra)
-        self.gradient = self._tensor(figures.gradient_bytes[stage - 1], number, may_page=False)
 
     def _spend(self, duration: int, workspace: int) -> None:
         self.durations.append(max(1, duration))

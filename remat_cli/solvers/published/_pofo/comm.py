@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat_cli.solvers.published._pofo.paged_chain import PagedChain, PagedState
 
@@ -69,10 +68,18 @@ def _ends(chain: PagedChain, is_clipped: bool = False) -> list[PagedSet]:
     rest = chain.compute_ticks
     for stage in range(1, chain.stages + 1):
         rest -= chain.forward_ticks[stage] + chain.backward_ticks[stage]
-        after = _pass(chain, stage, reached, is_clipped)
-        # with pauses even the best may take longer than GREEDY without
-        hopeful = after if is_clipped else (each for each in after if each.ticks + rest <= least)
-        reached = _undominated(list(hopeful))
+        size, after = chain.kept_bytes[stage - 1], []
+        for before in reached:
+            for off in (0, size) if size else (0,):
+                passed = chain.step(stage, before.state, off)
+                # with pauses even the best may take longer than GREEDY without
+                if passed is not None and (is_clipped or before.ticks + passed[1] + rest <= least):
+                    state, cost = passed
+                    if is_clipped:
+                        state = PagedState(state.kept, max(0, state.unwritten), max(0, state.unread))
+                    paged = before.paged | (1 << stage - 1 if off else 0)
+                    after.append(_Reached(before.ticks + cost, state, paged))
+        reached = _undominated(after)
         if len(reached) > MOST_STATES:
             raise TooManyStates
     best: dict[int, int] = {}
@@ -84,19 +91,6 @@ def _ends(chain: PagedChain, is_clipped: bool = False) -> list[PagedSet]:
     return sorted(found, key=lambda each: (each.ticks, each.stages))
 
 
-def _pass(chain: PagedChain, stage: int, reached: list[_Reached], is_clipped: bool) -> Iterator[_Reached]:
-    size = chain.kept_bytes[stage - 1]
-    for before in reached:
-        for off in (0, size) if size else (0,):
-            passed = chain.step(stage, before.state, off)
-            if passed is not None:
-                state, cost = passed
-                if is_clipped:
-                    state = PagedState(state.kept, max(0, state.unwritten), max(0, state.unread))
-                paged = before.paged | (1 << stage - 1 if off else 0)
-                yield _Reached(before.ticks + cost, state, paged)
-
-
 def _undominated(states: list[_Reached]) -> list[_Reached]:
     """Without those that another is as good as: what it keeps is no more, and idle time buys off its backlogs."""
     states.sort(key=lambda each: (each.ticks, each.state))
@@ -104,17 +98,12 @@ def _undominated(states: list[_Reached]) -> list[_Reached]:
     figures = np.empty((4, len(states)), dtype=np.int64)
     for each in states:
         row = np.array((each.ticks, *each.state), dtype=np.int64)
-        if not _is_dominated(row, figures[:, : len(kept)]):
+        known = figures[:, : len(kept)]
+        behind = np.maximum(known[2:] - row[2:, None], 0).sum(axis=0)
+        if not ((known[1] <= row[1]) & (known[0] + behind <= row[0])).any():
             figures[:, len(kept)] = row
             kept.append(each)
     return kept
-
-
-def _is_dominated(row: NDArray[np.int64], kept: NDArray[np.int64]) -> bool:
-    if not kept.size:
-        return False
-    behind = np.maximum(kept[2:] - row[2:, None], 0).sum(axis=0)
-    return bool(((kept[1] <= row[1]) & (kept[0] + behind <= row[0])).any())
 
 
 def _rounded_sets(chain: PagedChain, most: int) -> Iterator[PagedSet]:

@@ -212,18 +212,17 @@ class PofoRecurrences:
     def block(self, key: Block) -> BlockChoice:
         """C: the least duration of the backwards of a block, from its first stage's input and its last gradient."""
         if key not in self.blocks:
-            self.blocks[key] = min(self._block_choices(key), default=BlockChoice(NEVER))
+            s, t, kept, _ = key
+            room, waiting = self.budget - kept, self.d[t]
+            found = []
+            if max(waiting + self.saving_need(s), self.backward_need(s)) <= room:
+                found.append(BlockChoice(self._all_parts(key)[0]))
+            for end in range(s, t):
+                if waiting + self.rows[s, end][0] > room:
+                    break
+                found.append(BlockChoice(self._run_parts(key, end)[0], end))
+            self.blocks[key] = min(found, default=BlockChoice(NEVER))
         return self.blocks[key]
-
-    def _block_choices(self, key: Block) -> Iterator[BlockChoice]:
-        s, t, kept, _ = key
-        room, waiting = self.budget - kept, self.d[t]
-        if max(waiting + self.saving_need(s), self.backward_need(s)) <= room:
-            yield BlockChoice(self._all_parts(key)[0])
-        for end in range(s, t):
-            if waiting + self.rows[s, end][0] > room:
-                break
-            yield BlockChoice(self._run_parts(key, end)[0], end)
 
     def _all_parts(self, key: Block) -> tuple[int, Block | None]:
         """Duration of a block whose first stage keeps all, and the block that is left."""
@@ -256,22 +255,21 @@ class PofoRecurrences:
     def forward(self, key: Forward) -> ForwardChoice:
         """OC: the least duration of everything from a stage on."""
         if key not in self.forwards:
-            self.forwards[key] = min(self._forward_choices(key), default=ForwardChoice(NEVER))
+            is_whole, s, kept, _, _ = key
+            size = (self.A if is_whole else self.a)[s - 1]
+            room = self.budget - kept - size
+            found = []
+            if max(self.saving_need(s), self.backward_need(s)) <= room:
+                for is_paged in self.may_page if s < self.n and size else (False,):
+                    found.append(ForwardChoice(self._all_forward(key, is_paged)[0], 0, is_paged))
+            for is_paged in self.may_page if size else (False,):
+                for end in range(s, self.last + 1):
+                    need = self.a[end] + self.bare_extra[end] + (0 if end == s else self.a[end - 1])
+                    if need > room + (size if is_paged and end > s else 0):
+                        break
+                    found.append(ForwardChoice(self._run_forward(key, end, is_paged)[0], end, is_paged))
+            self.forwards[key] = min(found, default=ForwardChoice(NEVER))
         return self.forwards[key]
-
-    def _forward_choices(self, key: Forward) -> Iterator[ForwardChoice]:
-        is_whole, s, kept, _, _ = key
-        size = (self.A if is_whole else self.a)[s - 1]
-        room = self.budget - kept - size
-        if max(self.saving_need(s), self.backward_need(s)) <= room:
-            for is_paged in self.may_page if s < self.n and size else (False,):
-                yield ForwardChoice(self._all_forward(key, is_paged)[0], 0, is_paged)
-        for is_paged in self.may_page if size else (False,):
-            for end in range(s, self.last + 1):
-                need = self.a[end] + self.bare_extra[end] + (0 if end == s else self.a[end - 1])
-                if need > room + (size if is_paged and end > s else 0):
-                    break
-                yield ForwardChoice(self._run_forward(key, end, is_paged)[0], end, is_paged)
 
     def _all_forward(self, key: Forward, is_paged: bool) -> tuple[int, Forward | None]:
         """Duration when a stage keeps all, and what is left."""

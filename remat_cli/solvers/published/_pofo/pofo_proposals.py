@@ -35,13 +35,10 @@ def pofo_proposals(question: PagingQuestion, limits: Limits, slots: int = SLOTS)
     plan = partial(pofo_schedule, slots=slots, limits=halved(limits))
     for proposal in chain_proposals("pofo", question, limits, plan):
         yield proposal
-        yield _closed(question, proposal, halved(limits))
-
-
-def _closed(question: PagingQuestion, proposal: PagingProposal, limits: Limits) -> PagingProposal:
-    """The same with values held that it makes again, wherever it holds less than at its peak."""
-    problem = question.problem
-    most_bytes = max(problem.memories[0].budget_bytes, simulate(problem, proposal.schedule).peak)
-    condensed = condense(problem.with_budget(most_bytes))
-    closed = close_gaps(condensed, condensed.contract(proposal.schedule), limits)
-    return PagingProposal("pofo, gaps closed", condensed.expand(closed, judge=limits.judge))
+        # The same with values held that it makes again, wherever it holds less than at its peak.
+        half = halved(limits)
+        problem = question.problem
+        most_bytes = max(problem.memories[0].budget_bytes, simulate(problem, proposal.schedule).peak)
+        condensed = condense(problem.with_budget(most_bytes))
+        closed = close_gaps(condensed, condensed.contract(proposal.schedule), half)
+        yield PagingProposal("pofo, gaps closed", condensed.expand(closed, judge=half.judge))

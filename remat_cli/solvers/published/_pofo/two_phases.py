@@ -1,7 +1,8 @@
 """From a set of values to a real schedule: out in the forward sweep, back in the backward sweep (2.3 of the thesis).
 
 Steps and writes start as early as they can, reads as late: the backward sweep is the forward one in reversed time. A
-value's room is free when its write and its last use before the turn are over, and taken when its read starts.
+value's room is free when its write and its last use before the turn are over, and taken when its read starts. It
+starts no sooner: the letter of 2.3 would let the value come back as a second copy, which is no faster than to keep it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +86,14 @@ def two_phases(problem: PagedProblem, turn: int, gaps: Mapping[int, int]) -> Pag
     can_go = forward.run(needs[0], problem.durations[:turn])
     if not (can_go and backward.run(needs[1], problem.durations[turn:][::-1])):
         return None
-    total = _join(problem, forward, backward, needs)
+    # The least makespan: what is read has gone, no write is left, a step has room for what the other sweep moves.
+    total = max(forward.last + backward.last, forward.link_free + backward.link_free)
+    total = max(total, *(forward.released[tensor] + backward.released[tensor] for tensor in forward.released), 0)
+    for half, other, most in ((forward, backward, needs[0]), (backward, forward, needs[1])):
+        pending = [(time, problem.tensors[tensor].size_bytes) for tensor, time in other.released.items()]
+        for end, need in zip(half.ends, most, strict=True):
+            room = first_room(problem.budget_bytes - need, 0, pending)
+            total = max(total, end + (room or 0))
     starts = [*forward.starts, *(total - end for end in reversed(backward.ends))]
     writes = [PageTransfer(tensor, "write", start) for tensor, start in forward.transfers.items()]
     reads = [
@@ -106,15 +114,3 @@ def first_room(room: int, now: int, waiting: Iterable[tuple[int, int]]) -> int |
         if left > room:
             return time
     return now
-
-
-def _join(problem: PagedProblem, forward: _Half, backward: _Half, held: tuple[Sequence[int], Sequence[int]]) -> int:
-    """The least makespan: what is read has gone, no write is left, a step has room for what the other sweep moves."""
-    total = max(forward.last + backward.last, forward.link_free + backward.link_free)
-    total = max(total, *(forward.released[tensor] + backward.released[tensor] for tensor in forward.released), 0)
-    for half, other, needs in ((forward, backward, held[0]), (backward, forward, held[1])):
-        pending = [(time, problem.tensors[tensor].size_bytes) for tensor, time in other.released.items()]
-        for end, need in zip(half.ends, needs, strict=True):
-            room = first_room(problem.budget_bytes - need, 0, pending)
-            total = max(total, end + (room or 0))
-    return total

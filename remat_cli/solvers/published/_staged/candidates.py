@@ -46,7 +46,11 @@ def guesses(
     stretch, where draws for each stage would have it made again and again.
     """
     if rounding != "randomised":
-        for threshold in _thresholds(shares, thresholds):
+        # The distinct shares above zero; where these are too many, as many of them, evenly spread.
+        found = np.unique(np.round(shares[shares > _CERTAIN], 6))
+        if len(found) > thresholds:
+            found = np.unique(found[np.linspace(0, len(found) - 1, thresholds).round().astype(int)])
+        for threshold in map(float, found):
             yield f"threshold {threshold:.6g}", (shares >= threshold - _CERTAIN).astype(np.uint8)
     if rounding != "deterministic":
         draw = np.random.default_rng(seed)
@@ -54,14 +58,6 @@ def guesses(
             size = shares.shape if number % 2 else (1, shares.shape[1])
             how = "drawn for each stage" if number % 2 else "drawn for each tensor"
             yield how, (draw.random(size) < shares).astype(np.uint8)
-
-
-def _thresholds(shares: Shares, most: int) -> list[float]:
-    """The distinct shares above zero; where these are too many, as many of them, evenly spread."""
-    found = np.unique(np.round(shares[shares > _CERTAIN], 6))
-    if len(found) > most:
-        found = np.unique(found[np.linspace(0, len(found) - 1, most).round().astype(int)])
-    return [float(value) for value in found]
 
 
 def number_tensors(problem: Problem) -> list[int]:
@@ -109,8 +105,7 @@ class Rounder:
         first = self._pruned(candidate)
         self._load(first.events)
         delay(self.net, self._state)
-        delayed = self._measured()
-        return min(first, self._pruned(delayed), key=self.rank)
+        return min(first, self._pruned(self._measured()), key=self.rank)
 
     def steps_to_better(self, candidate: RoundedPlan) -> int:
         """About how many steps are measured for that."""

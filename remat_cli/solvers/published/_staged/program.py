@@ -92,8 +92,7 @@ def build_stage_model(problem: Problem, budget_bytes: int, should_stop: Callable
     Raises:
         Unfinished: told to stop, or there are too many variables.
     """
-    free_bytes = budget_bytes - problem.memories[0].fixed_bytes
-    builder = _Builder(problem, free_bytes)
+    builder = _Builder(problem, budget_bytes - problem.memories[0].fixed_bytes)
     with _no_collecting():
         for stage in range(builder.model.begin, len(problem.ops) + 1):
             builder.add_variables(stage)
@@ -208,7 +207,17 @@ class _Builder:
                 beside = _scale(self.workspaces[op], self._run(stage, op))
                 if self.workspaces[op]:
                     self._at_most(_sum(([(1, held)], 0), beside), ([], self.model.capacity))
-                level = _sum(([(1, held)], 0), *self._freed(stage, op, spans))
+                # What is left after an op, less what there was.
+                changes = []
+                for tensor in self.ops[op]:
+                    # What is in memory up to a reader: what is left by the one before it.
+                    left, readers = spans[tensor], sorted(spans[tensor])
+                    previous = left[readers[readers.index(op) - 1]]
+                    changes.append(_scale(self.sizes[tensor], _sum(left[op], _scale(-1, previous))))
+                for tensor in self.problem.ops[op].outputs:
+                    available = _sum(self._hold(stage, tensor), self._run(stage, op))
+                    changes.append(_scale(self.sizes[tensor], _sum(spans[tensor][-1], _scale(-1, available))))
+                level = _sum(([(1, held)], 0), *changes)
 
     def _run(self, stage: int, op: int) -> Expression:
         if op == stage:
@@ -232,19 +241,19 @@ class _Builder:
         readers = [op for op in self.readers[tensor] if op <= stage <= self.last_run[op]]
         left = {readers[-1] if readers else -1: after}
         for place in range(len(readers) - 1, -1, -1):
-            here = self._most_of(self._run(stage, readers[place]), left[readers[place]])
+            # The larger of two numbers of 0 and 1, as a variable if need be.
+            larger = [each for each in (self._run(stage, readers[place]), left[readers[place]]) if each != _NOTHING]
+            if ([], 1) in larger:
+                here: Expression = ([], 1)
+            elif len(larger) < 2:
+                here = larger[0] if larger else _NOTHING
+            else:
+                here = ([(1, self._derive(larger, 1))], 0)
             left[readers[place - 1] if place else -1] = here
         self._at_most(left[-1], available)
         if len(self.problem.ops[producer].outputs) == 1 or not made[0]:
             left[-1] = available
         return left
-
-    def _most_of(self, *expressions: Expression) -> Expression:
-        """The larger of several numbers of 0 and 1, as a variable if need be."""
-        open_ones = [expression for expression in expressions if expression != _NOTHING]
-        if not open_ones or ([], 1) in open_ones:
-            return ([], 1) if open_ones else _NOTHING
-        return open_ones[0] if len(open_ones) == 1 else ([(1, self._derive(open_ones, 1))], 0)
 
     def _derive(self, expressions: list[Expression], upper: int, integral: bool = True) -> int:
         variable = self.milp.add(upper=upper, integral=integral)
@@ -259,18 +268,6 @@ class _Builder:
             self.milp.at_most(terms, -constant)
         elif constant > 0:
             self.milp.at_least([], 1)
-
-    def _freed(self, stage: int, op: int, spans: dict[int, dict[int, Expression]]) -> Iterator[Expression]:
-        """What is left after an op, less what there was."""
-        for tensor in self.ops[op]:
-            left = spans[tensor]
-            # What is in memory up to a reader: what is left by the one before it.
-            readers = sorted(left)
-            previous = left[readers[readers.index(op) - 1]]
-            yield _scale(self.sizes[tensor], _sum(left[op], _scale(-1, previous)))
-        for tensor in self.problem.ops[op].outputs:
-            available = _sum(self._hold(stage, tensor), self._run(stage, op))
-            yield _scale(self.sizes[tensor], _sum(spans[tensor][-1], _scale(-1, available)))
 
 
 def _sum(*parts: Expression) -> Expression:

@@ -31,13 +31,11 @@ def relax(models: Sequence[StageModel], limits: Limits) -> Iterator[Relaxed]:
     replies = (item for item in answers if isinstance(item, Reply))
     for model, program in zip(models, programs, strict=True):
         reply = next(replies, None)
-        yield Relaxed("unknown") if reply is None else _relaxed(model, program, reply)
-
-
-def _relaxed(model: StageModel, program: dict[str, Any], reply: Reply) -> Relaxed:
-    if reply.status == "optimal" and reply.values is not None and reply.duals is not None:
-        return Relaxed("optimal", safe_units(proved_value(program, reply.duals)), shares_of(model, reply.values))
-    return Relaxed("infeasible" if reply.status == "infeasible" else "unknown")
+        if reply is not None and reply.status == "optimal" and reply.values is not None and reply.duals is not None:
+            bound = safe_units(proved_value(program, reply.duals))
+            yield Relaxed("optimal", bound, shares_of(model, reply.values))
+        else:
+            yield Relaxed("infeasible" if reply is not None and reply.status == "infeasible" else "unknown")
 
 
 def is_impossible(model: StageModel, limits: Limits) -> bool:

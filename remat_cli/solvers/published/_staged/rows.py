@@ -34,19 +34,15 @@ def complete(problem: Problem, held: Sequence[Collection[int]]) -> list[set[int]
     producer = [spec.producer for spec in problem.tensors]
     found = []
     for stage in range(len(problem.ops)):
-        wanted = {stage, *(producer[tensor] for tensor in held[stage + 1] if tensor not in held[stage])}
-        found.append(_with_makers(problem, producer, wanted, held[stage]))
-    return found
-
-
-def _with_makers(problem: Problem, producer: Sequence[int], wanted: set[int], there: Collection[int]) -> set[int]:
-    """These ops and all that make what they read and is not there."""
-    found, open_ops = set(wanted), list(wanted)
-    while open_ops:
-        for tensor in problem.ops[open_ops.pop()].inputs:
-            if tensor not in there and producer[tensor] not in found:
-                found.add(producer[tensor])
-                open_ops.append(producer[tensor])
+        there = held[stage]
+        wanted = {stage, *(producer[tensor] for tensor in held[stage + 1] if tensor not in there)}
+        open_ops = list(wanted)
+        while open_ops:
+            for tensor in problem.ops[open_ops.pop()].inputs:
+                if tensor not in there and producer[tensor] not in wanted:
+                    wanted.add(producer[tensor])
+                    open_ops.append(producer[tensor])
+        found.append(wanted)
     return found
 
 
@@ -57,8 +53,15 @@ def stages_of(problem: Problem, schedule: Schedule) -> Stages | None:
     times, in the order of ops, and what ran after all first computations is left out: so it may take more memory,
     and the judge has to see it before it is used.
     """
-    computed = _computed(problem, schedule)
-    return None if computed is None else in_stages(problem, computed)
+    computed: list[set[int]] = [set()]
+    for op in schedule.op_ids():
+        stage = len(computed) - 1
+        if op > stage:
+            return None
+        computed[stage].add(op)
+        if op == stage:
+            computed.append(set())
+    return in_stages(problem, computed[:-1]) if len(computed) == len(problem.ops) + 1 else None
 
 
 def in_stages(problem: Problem, computed: Sequence[Collection[int]]) -> Stages | None:
@@ -73,18 +76,6 @@ def in_stages(problem: Problem, computed: Sequence[Collection[int]]) -> Stages |
             return None
         held.append(frozenset(needed))
     return Stages(tuple(map(frozenset, computed)), tuple(reversed(held)))
-
-
-def _computed(problem: Problem, schedule: Schedule) -> list[set[int]] | None:
-    computed: list[set[int]] = [set()]
-    for op in schedule.op_ids():
-        stage = len(computed) - 1
-        if op > stage:
-            return None
-        computed[stage].add(op)
-        if op == stage:
-            computed.append(set())
-    return computed[:-1] if len(computed) == len(problem.ops) + 1 else None
 
 
 def last_stages(problem: Problem, readers: list[list[int]]) -> tuple[list[int], list[int]]:

@@ -174,14 +174,11 @@ def is_exact(problem: Problem) -> bool:
     sizes = _sizes(problem)
     shared = [x for x, spec in enumerate(problem.tensors) if spec.view_of is not None]
     shared += [output for op in problem.ops for _, output in op.in_place]
-    is_roomy = all(_total_bytes(problem, sizes) <= memory.free_bytes for memory in problem.memories)
-    return is_roomy or all(sizes[x] == 0 for x in shared)
-
-
-def _total_bytes(problem: Problem, sizes: list[int]) -> int:
-    """More than any memory ever needs."""
+    # More than any memory ever needs.
     staged = max(sum(sizes[x] for x in op.inputs) for op in problem.ops)
-    return sum(sizes) + staged + sum(problem.weight_bytes) + max(max(op.workspace_bytes) for op in problem.ops)
+    most = sum(sizes) + staged + sum(problem.weight_bytes) + max(max(op.workspace_bytes) for op in problem.ops)
+    is_roomy = all(most <= memory.free_bytes for memory in problem.memories)
+    return is_roomy or all(sizes[x] == 0 for x in shared)
 
 
 def without_sharing(problem: Problem) -> Problem:

@@ -180,56 +180,37 @@ def _add_frees(model: XEngineModel, stage: int, memory: int) -> None:
                 milp.at_most([(1, free), *_negative(done)], 0)
     for tensor in range(len(layout.problem.tensors)):
         if frees := model.frees.get((stage, tensor, memory)):
-            _limit_frees(model, (stage, tensor, memory), frees)
-
-
-def _limit_frees(model: XEngineModel, key: tuple[int, int, int], frees: dict[int, int]) -> None:
-    stage, tensor, memory = key
-    later = model.holds.get((stage + 1, tensor, memory))
-    readers = [r for r in model.layout.readers[tensor] if r <= stage <= model.layout.last_run[r]]
-    for op, free in frees.items():
-        if later is not None:
-            model.milp.at_most([(1, free), (1, later)], 1)
-        for reader in (r for r in readers if r > op):
-            for group in model.reads(stage, tensor, reader, memory):
-                model.milp.at_most([(1, free), *group], 1)
-    all_frees = [(1, free) for free in frees.values()]
-    model.milp.at_most([*all_frees, *_negative(model.available(stage, tensor, memory))], 0)
+            later = model.holds.get((stage + 1, tensor, memory))
+            readers = [r for r in model.layout.readers[tensor] if r <= stage <= model.layout.last_run[r]]
+            for op, free in frees.items():
+                if later is not None:
+                    model.milp.at_most([(1, free), (1, later)], 1)
+                for reader in (r for r in readers if r > op):
+                    for group in model.reads(stage, tensor, reader, memory):
+                        model.milp.at_most([(1, free), *group], 1)
+            all_frees = [(1, free) for free in frees.values()]
+            model.milp.at_most([*all_frees, *_negative(model.available(stage, tensor, memory))], 0)
 
 
 def _levels(model: XEngineModel, stage: int, memory: int) -> Iterator[Terms]:
     """What a memory holds while each op of a stage may run, in byte units: level, workspace, staged copies, weights."""
-    layout, milp = model.layout, model.milp
+    layout, milp, sizes = model.layout, model.milp, model.layout.sizes
     weights = [(1, model.weights[memory])] if memory in model.weights else []
-    changes = _held(model, stage, memory)
+    together = range(len(layout.homes)) if layout.rules.room == "pooled" else (memory,)
+    most = max(0, sum(layout.capacity(m) for m in together))
+    # What the memory holds when the stage begins, and what each op adds and frees.
+    keys = [(stage, x, memory) for x, size in enumerate(sizes) if size]
+    changes = [(sizes[key[1]], model.holds[key]) for key in keys if key in model.holds]
     for op in layout.running(stage):
-        made = sum(layout.sizes[tensor] for tensor in layout.problem.ops[op].outputs)
+        spec = layout.problem.ops[op]
+        made = sum(sizes[tensor] for tensor in spec.outputs)
         changes += [(made, run) for _, run in model.runs_in(stage, op, memory) if made]
-        level = milp.add(upper=_most(model, memory), integral=False)
+        level = milp.add(upper=most, integral=False)
         model.levels.add(level)
         milp.at_most([*changes, (-1, level)], 0)
         yield [(1, level), *_beside(model, stage, op, memory), *weights]
-        changes = [(1, level), *_freed(model, stage, op, memory)]
-
-
-def _freed(model: XEngineModel, stage: int, op: int, memory: int) -> Terms:
-    """What frees after an op take off the level."""
-    spec, sizes = model.layout.problem.ops[op], model.layout.sizes
-    frees = {x: model.frees.get((stage, x, memory), {}) for x in (*spec.inputs, *spec.outputs)}
-    return [(-sizes[x], found[op]) for x, found in frees.items() if op in found]
-
-
-def _held(model: XEngineModel, stage: int, memory: int) -> Terms:
-    """What a memory holds when a stage begins."""
-    keys = [(stage, x, memory) for x, size in enumerate(model.layout.sizes) if size]
-    return [(model.layout.sizes[key[1]], model.holds[key]) for key in keys if key in model.holds]
-
-
-def _most(model: XEngineModel, memory: int) -> int:
-    layout = model.layout
-    if layout.rules.room == "pooled":
-        return max(0, sum(layout.capacity(m) for m in range(len(layout.homes))))
-    return max(0, layout.capacity(memory))
+        frees = {x: model.frees.get((stage, x, memory), {}) for x in (*spec.inputs, *spec.outputs)}
+        changes = [(1, level), *((-sizes[x], found[op]) for x, found in frees.items() if op in found)]
 
 
 def _beside(model: XEngineModel, stage: int, op: int, memory: int) -> Terms:
@@ -268,30 +249,23 @@ def _add_weights(model: XEngineModel) -> None:
 
 
 def _add_end(model: XEngineModel) -> None:
-    """Kept tensors are somewhere at the end."""
-    layout = model.layout
-    for tensor in (x for x, spec in enumerate(layout.problem.tensors) if spec.kept):
-        end = [(1, model.holds[len(layout.problem.ops), tensor, m]) for m in range(len(layout.homes))]
-        model.milp.at_least(end, 1)
-        if layout.rules.settled:
-            _settle(model, tensor)
-
-
-def _settle(model: XEngineModel, tensor: int) -> None:
-    """Where a tensor is made last, it stays; after that it is not copied."""
+    """Kept tensors are somewhere at the end; settled ones stay where they are made last, and are not copied then."""
     layout, end = model.layout, len(model.layout.problem.ops)
-    devices, producer = range(len(layout.problem.devices)), layout.problem.tensors[tensor].producer
-    everywhere, later = tuple(devices), list[tuple[int, int]]()
-    for stage in range(end - 1, producer - 1, -1):
-        for reader in layout.readers[tensor]:
-            for _, copy in model.copied(stage, tensor, reader, everywhere, everywhere):
-                model.milp.at_most([(1, copy), *_negative(later)], 0)
-        for device in reversed(devices):
-            run = model.runs.get((stage, producer, device))
-            if run is not None:
-                stays = model.holds[end, tensor, layout.memory(device)]
-                model.milp.at_most([(1, run), *_negative(later), (-1, stays)], 0)
-                later.append((1, run))
+    everywhere = tuple(range(len(layout.problem.devices)))
+    for tensor, spec in enumerate(layout.problem.tensors):
+        if spec.kept:
+            model.milp.at_least([(1, model.holds[end, tensor, m]) for m in range(len(layout.homes))], 1)
+        later: Terms = []
+        for stage in range(end - 1, spec.producer - 1, -1) if spec.kept and layout.rules.settled else ():
+            for reader in layout.readers[tensor]:
+                for _, copy in model.copied(stage, tensor, reader, everywhere, everywhere):
+                    model.milp.at_most([(1, copy), *_negative(later)], 0)
+            for device in reversed(everywhere):
+                run = model.runs.get((stage, spec.producer, device))
+                if run is not None:
+                    stays = model.holds[end, tensor, layout.memory(device)]
+                    model.milp.at_most([(1, run), *_negative(later), (-1, stays)], 0)
+                    later.append((1, run))
 
 
 def _add_energy(model: XEngineModel) -> None:

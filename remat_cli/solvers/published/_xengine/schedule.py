@@ -1,6 +1,5 @@
 """Between schedules and the stage matrices of `xengine`: what a solution says to do, and a schedule as a solution."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from remat_cli.core.schedule.plan import Compute, Copy, Schedule, Step
@@ -18,18 +17,14 @@ def read_schedule(model: XEngineModel, values: list[int]) -> Schedule:
             for device in range(len(problem.devices)):
                 run = model.runs.get((stage, op, device))
                 if run is not None and values[run]:
-                    steps += _copies_for(model, values, (stage, op, device))
+                    steps += [
+                        Copy(tensor, source, device)
+                        for tensor in dict.fromkeys(problem.ops[op].inputs)
+                        for source in model.layout.sources[device][tensor]
+                        if values[model.copies[stage, tensor, op, source, device]]
+                    ]
                     steps.append(Compute(op, device))
     return Schedule(tuple(steps))
-
-
-def _copies_for(model: XEngineModel, values: list[int], run: tuple[int, int, int]) -> Iterator[Copy]:
-    stage, op, device = run
-    for tensor in dict.fromkeys(model.layout.problem.ops[op].inputs):
-        for source in model.layout.sources[device][tensor]:
-            copy = model.copies[stage, tensor, op, source, device]
-            if values[copy]:
-                yield Copy(tensor, source, device)
 
 
 @dataclass
@@ -69,9 +64,11 @@ def stage_schedule(layout: Layout, schedule: Schedule) -> Staged | None:
     made: dict[tuple[int, int], int] = {}
     for stage, op, device in runs:
         for tensor in dict.fromkeys(layout.problem.ops[op].inputs):
-            source = _source(layout, set(made), tensor, device)
-            if source is None:
+            # The device itself if its memory has the tensor, or else the cheapest to copy it from.
+            usable = [s for s in (device, *layout.sources[device][tensor]) if (layout.memory(s), tensor) in made]
+            if not usable:
                 return None
+            source = device if device in usable else min(usable, key=lambda s: layout.copy_cost(tensor, s, device))
             home = layout.memory(source)
             staged.holds |= {(t, tensor, home) for t in range(made[home, tensor] + 1, stage + 1)}
             if home != layout.memory(device):
@@ -102,19 +99,17 @@ def _staged_runs(layout: Layout, schedule: Schedule) -> list[tuple[int, int, int
     return runs if stage == len(layout.problem.ops) else None
 
 
-def _source(layout: Layout, made: set[tuple[int, int]], tensor: int, device: int) -> int | None:
-    """The device itself if its memory has the tensor, or else the cheapest to copy it from."""
-    if (layout.memory(device), tensor) in made:
-        return device
-    usable = [s for s in layout.sources[device][tensor] if (layout.memory(s), tensor) in made]
-    return min(usable, key=lambda s: layout.copy_cost(tensor, s, device), default=None)
-
-
 def is_affordable(problem: Problem, rules: ModelRules, schedule: Schedule) -> bool:
     """Whether a schedule keeps the limits on energy; a stage ends with the first computation of an op."""
     if not rules.is_limited:
         return True
-    stages = [energy_of(problem, Schedule(tuple(steps))) for steps in _stages(schedule)]
+    parts, seen = [list[Step]()], set[int]()
+    for step in schedule.steps:
+        parts[-1].append(step)
+        if isinstance(step, Compute) and step.op not in seen:
+            seen.add(step.op)
+            parts.append([])
+    stages = [energy_of(problem, Schedule(tuple(steps))) for steps in parts]
     run = energy_of(problem, schedule)
     checks = [
         (max(run), rules.energy_limit_nj),
@@ -122,14 +117,3 @@ def is_affordable(problem: Problem, rules: ModelRules, schedule: Schedule) -> bo
         (max(map(sum, stages)), rules.total_stage_energy_limit_nj),
     ]
     return all(limit is None or spent <= limit for spent, limit in checks)
-
-
-def _stages(schedule: Schedule) -> Iterator[list[Step]]:
-    steps, seen = list[Step](), set[int]()
-    for step in schedule.steps:
-        steps.append(step)
-        if isinstance(step, Compute) and step.op not in seen:
-            seen.add(step.op)
-            yield steps
-            steps = []
-    yield steps
