@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from remat_cli.base.progress import WATCHING, Stage
 from remat_cli.compiling.process.resident import RUNS
 from remat_cli.compiling.search.known_plans import FROM_CURVE, KnownPlans
 from remat_cli.onnx_io.write.apart import packed_apart, unpacked
+from remat_cli.report import render_json
 from remat_cli.report.style import Style
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
@@ -163,6 +165,14 @@ def test_what_sessions_on_the_original_showed_is_not_measured_again(own_cache: P
     model = wide_chain(own_cache / "chain.onnx")
     first, again = (compiled(model, "40%", verify="on", capped_run=False)[0] for _ in range(2))
     assert again.verification.inferences < first.verification.inferences
+    for report in (first, again):
+        told = json.loads(render_json(report))
+        assert (
+            told["runs_of_model"]
+            == sum(stage["runs"] for stage in told["stages"])
+            >= told["verification"]["inferences"]
+        )
+        assert sum(told["seconds_by_stage"].values()) == pytest.approx(sum(each.seconds for each in report.stages))
     seen, known = again.verification, first.verification
     assert seen.outputs_identical
     assert seen.original_default_session_peak_bytes == known.original_default_session_peak_bytes
