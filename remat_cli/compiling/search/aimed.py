@@ -18,7 +18,7 @@ AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at
 CAPS = (0.65, 0.5, 0.35, 0.8, 0.25)
 """Of what planning can change: caps below a budget that are looked at too, in this order, as time allows."""
 LOOK_SECONDS, LOOK_SHARE = 1.0, 0.15
-"""For looking at them, and of the time that is left, which must be as much; each may take what is left of that."""
+"""For looking at them, and of the time that is left, which must be as much; each may take its part of that."""
 NEAR_SHARE = 0.04
 """Of the time of a run: what costs by so little more by estimate costs the same, and the smaller one is preferred."""
 WORTH_PER_SECOND = 0.0025
@@ -106,11 +106,12 @@ class AimedSplits:
             return []
         ends = time.monotonic() + min(LOOK_SECONDS, LOOK_SHARE * task.clock.left)
         whole_bytes = task.question.baseline.peak - task.whole.profile.fixed_bytes
-        free_bytes, found = max(1, self.tiles.free_bytes), list[Aim]()
-        for cap in CAPS:
-            below, left = cap * whole_bytes / free_bytes, ends - time.monotonic()
-            if below < share and left > 0 and not task.should_stop():
-                found += self._at(below, left)
+        shares = [cap * whole_bytes / max(1, self.tiles.free_bytes) for cap in CAPS]
+        below, found = [each for each in shares if each < share], list[Aim]()
+        for place, each in enumerate(below):
+            left = ends - time.monotonic()
+            if left > 0 and not task.should_stop():
+                found += self._at(each, left / (len(below) - place))
         return found
 
     def _points_near(self, pool: Sequence[Aim]) -> tuple[tuple[Promising, float], ...]:
