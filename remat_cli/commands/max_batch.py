@@ -19,6 +19,7 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, prepare, work_folder
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.step import make_step, write_step
+from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.values.training import StepPaths
 from remat_cli.report.training import BatchProbe, MaxBatchReport
 from remat_cli.settings.devices import only_device
@@ -33,7 +34,8 @@ def find_max_batch(model: Path, settings: Settings, progress: Progress) -> MaxBa
 
     Every answer is a plan of the training step with that batch, measured op by op and judged. Memory grows with the
     batch, so each search doubles the batch until it no longer fits, and halves the gap from there. Where no plan of
-    whole ops fits, the step runs by items of its batch, and in other tiles (`--split off`: never).
+    whole ops fits, the step runs by items of its batch, and in other tiles (`--split off`: never). Where no plan at all
+    can fit the next larger batch, that is a proof that there is no more.
 
     Raises:
         InputError: the model or the settings cannot be used.
@@ -111,7 +113,8 @@ class _Search:
         found = plan_one_model(*self._prepared(batch), self.request, self.work, progress)
         planned = within_overhead(found, self.request.search)
         if isinstance(planned, Refused):
-            probe = msgspec.structs.replace(probe, fits=False)
+            is_ruled_out = isinstance(found, Refused) and found.answer.run.status is Status.INFEASIBLE
+            probe = msgspec.structs.replace(probe, fits=False, is_ruled_out=is_ruled_out)
         else:
             plan = planned.written.plan
             overhead = 100 * (plan.time_ns / probe.baseline_ns - 1)

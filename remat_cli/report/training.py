@@ -8,7 +8,7 @@ from remat_cli.core.values.budget import describe_bytes
 from remat_cli.core.values.training import StepFacts
 from remat_cli.report.compile import CompileReport
 from remat_cli.report.pictures.shown import Shown
-from remat_cli.report.solution import EXIT_DONE, EXIT_NOT_FOUND
+from remat_cli.report.solution import EXIT_DONE, EXIT_IMPOSSIBLE, EXIT_NOT_FOUND
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
 HEADINGS = ("batch", "fits", "peak", "peak, keep all", "extra time", "one forward pass", "time, keep all")
@@ -55,7 +55,10 @@ class TrainReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchProbe(msgspec.Struct, frozen=True):
-    """What was found for one batch. `fits` is None where no plan was looked for; `forward_ns` is the forward pass."""
+    """What was found for one batch. `fits` is None where no plan was looked for; `forward_ns` is the forward pass.
+
+    `is_ruled_out`: it is proved that no plan fits, in any order, however often ops run and however they are cut.
+    """
 
     batch: int
     baseline_peak_bytes: int
@@ -64,6 +67,7 @@ class BatchProbe(msgspec.Struct, frozen=True):
     fits: bool | None = None
     peak_bytes: int | None = None
     overhead_percent: float | None = None
+    is_ruled_out: bool = False
 
 
 class MaxBatchReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +88,18 @@ class MaxBatchReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
 
     @property
+    def is_proved(self) -> bool:
+        """Whether the next larger batch is ruled out, and with it all beyond: they need no less."""
+        return any(probe.batch == (self.max_batch or 0) + 1 and probe.is_ruled_out for probe in self.probes)
+
+    @property
     def exit_code(self) -> int:
-        """Not found where no batch fits: no proof that none could."""
+        """Impossible where not even one sample can fit; not found where none does without a proof."""
         if self.interrupted:
             return EXIT_INTERRUPTED
-        return EXIT_DONE if self.max_batch else EXIT_NOT_FOUND
+        if self.max_batch:
+            return EXIT_DONE
+        return EXIT_IMPOSSIBLE if self.is_proved else EXIT_NOT_FOUND
 
     def lines(self, style: Style) -> list[str]:
         """The two batches, how they compare, and every batch that was tried."""
@@ -99,6 +110,10 @@ class MaxBatchReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
             f"  ({self.max_batch / self.keep_all_batch:.2f} times)" if self.keep_all_batch and self.max_batch else ""
         )
         lines.append(f"largest batch, recomputing {self.max_batch or 'none was found'}{times}")
+        if self.is_proved:
+            lines.append(f"not more: batch {(self.max_batch or 0) + 1} is proved not to fit, with any plan")
+        elif self.max_batch and not self.interrupted:
+            lines.append("that larger ones do not fit is not proved: a longer --time-limit may find more")
         if self.probes and not self.max_batch:
             needed = f"one sample needs {format_bytes(self.probes[0].baseline_peak_bytes)} when everything is kept"
             lines.append(f"{needed}: raise --budget, or the solver's --time-limit")

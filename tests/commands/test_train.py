@@ -154,6 +154,17 @@ def test_the_largest_batch_is_found_and_planned(net, capsys):
     assert len(tried) < 25
 
 
+def test_a_batch_whose_outputs_alone_are_too_much_is_ruled_out(net, capsys):
+    """New weights are as large as the old ones, and both are there at the end: a proof that not one sample fits."""
+    weights = sum(onnx.numpy_helper.to_array(each).nbytes for each in onnx.load(net).graph.initializer)
+    code, out, _ = run(
+        capsys, "max-batch", net, *ENTROPY, "--budget", str(2 * weights), "--time-limit", "2s", "--format", "json"
+    )
+    found = json.loads(out)
+    assert (code, found["max_batch"]) == (3, None)
+    assert [(probe["batch"], probe["is_ruled_out"]) for probe in found["probes"]] == [(1, True)]
+
+
 def test_max_batch_wants_bytes_and_no_batch(net, capsys):
     code, _, err = run(capsys, "max-batch", net, *ENTROPY, "--budget", "50%")
     assert (code, "write it in bytes" in err) == (2, True)

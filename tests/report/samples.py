@@ -434,7 +434,7 @@ def train_report(compiled: OneModelReport | None = None) -> TrainReport:
     )
 
 
-def max_batch_report() -> MaxBatchReport:
+def max_batch_report(*, is_proved: bool = True) -> MaxBatchReport:
     return MaxBatchReport(
         model="net.onnx",
         budget="32MiB",
@@ -442,7 +442,11 @@ def max_batch_report() -> MaxBatchReport:
         keep_all_batch=2,
         max_batch=3,
         best=_probe(3, fits=True),
-        probes=(BatchProbe(2, 30 * MIB, 2_000_000, 600_000, True, 30 * MIB, 0.0), _probe(3, fits=True), _probe(4)),
+        probes=(
+            BatchProbe(2, 30 * MIB, 2_000_000, 600_000, True, 30 * MIB, 0.0),
+            _probe(3, fits=True),
+            _probe(4, is_ruled_out=is_proved),
+        ),
     )
 
 
@@ -458,6 +462,6 @@ def no_batch_report() -> MaxBatchReport:
     )
 
 
-def _probe(batch: int, *, fits: bool = False) -> BatchProbe:
+def _probe(batch: int, *, fits: bool = False, is_ruled_out: bool = False) -> BatchProbe:
     peak, overhead = (31 * MIB, 12.5) if fits else (None, None)
-    return BatchProbe(batch, 15 * batch * MIB, 1_000_000 * batch, 300_000 * batch, fits, peak, overhead)
+    return BatchProbe(batch, 15 * batch * MIB, 1_000_000 * batch, 300_000 * batch, fits, peak, overhead, is_ruled_out)

@@ -62,6 +62,7 @@ REPORTS = {
     "train_compiled": lambda: samples.train_report(samples.compile_report()),
     "train_impossible": lambda: samples.train_report(samples.impossible_report()),
     "max_batch": samples.max_batch_report,
+    "max_batch_not_proved": lambda: samples.max_batch_report(is_proved=False),
     "max_batch_none": samples.no_batch_report,
     "profile": samples.profile_report,
     "cache": lambda: CacheReport("/home/me/.cache/remat", 1),
