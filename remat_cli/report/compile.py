@@ -62,7 +62,7 @@ ALSO_IN_JSON = ("fits", "promises", "verdict")
 class _Told(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What a report on a plan says first, and of which promises, by what its kind of plan needs of memory."""
 
-    also_in_json: ClassVar = ALSO_IN_JSON
+    also_in_json: ClassVar[tuple[str, ...]] = ALSO_IN_JSON
 
     @property
     def verdict_parts(self) -> ReportVerdict:
@@ -98,7 +98,7 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     """
 
     json_order: ClassVar = JSON_ORDER
-    also_in_json: ClassVar = (*ALSO_IN_JSON, "runs_of_model", "seconds_by_stage")
+    also_in_json: ClassVar[tuple[str, ...]] = (*ALSO_IN_JSON, "runs_of_model", "seconds_by_stage")
     model: str
     budget: str
     solution: SolutionReport

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from math import isfinite
+from math import isinf
 from pathlib import Path
 
 from remat_cli.base.progress import Progress, silent
@@ -21,6 +21,7 @@ from remat_cli.compiling.search.tiles import WHOLE_SHARE, Tiles, inside_above
 from remat_cli.compiling.solve import answer
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.splits import Region, RegionFacts
+from remat_cli.core.values.curve import TradeOff
 
 FREE_PERCENT = 0.5  # a plan of whole ops that costs no more than this is taken as it is
 
@@ -51,15 +52,18 @@ def _planned(
     if (answered := known.answer()) is not None:
         return answered
     while True:
-        is_known, searched = isfinite(known.best_share), _searched(known, prepared, request, progress)
+        curve = known.curve()
+        searched = _searched(known, curve, prepared, request, progress)
         found = known.best(searched if isinstance(searched, OneModel) else None)
-        if found is not None or not is_known or progress.should_stop():
+        if found is not None or isinf(known.best_share(curve)) or progress.should_stop():
             known.searched()
             return found or searched
 
 
-def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, progress: Progress) -> OneModel | Refused:
-    """What a search finds: plans of whole ops, then with splits."""
+def _searched(
+    known: KnownPlans, curve: TradeOff, prepared: Prepared, request: CompileRequest, progress: Progress
+) -> OneModel | Refused:
+    """What a search finds: plans of whole ops, then splits of which more is expected than is known."""
     task, mode = known.task, request.splits.mode
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
     solving = time.monotonic()
@@ -77,7 +81,10 @@ def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, pr
         known.keep(kept)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
-    return plan_split(tiles, known.points, known.best_share)
+    share = known.best_share(curve)
+    if mode == "auto" and isinstance(whole, OneModel):
+        share = min(share, whole.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
+    return plan_split(tiles, curve.points, share)
 
 
 def propose_regions(

@@ -86,15 +86,13 @@ class KnownPlans:
         effort = f"{splits.race_share} {limits.seed} {float(limits.gap)}"
         return Searched(self.question, limits.seconds, effort)
 
-    @property
-    def points(self) -> tuple[CurvePoint, ...]:
-        """All plans that are known."""
-        return self.kept.curve().points if self.is_kept else ()
+    def curve(self) -> TradeOff:
+        """The curve as it is now; empty where none is kept."""
+        return self.kept.curve() if self.is_kept else TradeOff()
 
-    @property
-    def best_share(self) -> float:
-        """How much longer than the baseline the best known plan for the question takes; infinite: there is none."""
-        best = self.kept.curve().best(self.question) if self.is_kept else None
+    def best_share(self, curve: TradeOff) -> float:
+        """How much longer than the baseline the best plan of a curve takes for the question; infinite: it has none."""
+        best = curve.best(self.question)
         return math.inf if best is None else best.relative_time - 1
 
     def answer(self) -> OneModel | None:
