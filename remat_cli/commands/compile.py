@@ -100,7 +100,7 @@ def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) 
     request, prepared, settled = reached.request, reached.prepared, reached.settled
     planned = within_overhead(settled.planned, request.search)
     settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
-    report: CompileReport = way(settled.planned.kind).report(model, settled)
+    report: CompileReport = way(settled.planned.kind).report(settled)
     names = told_names(prepared.source.ir, prepared.graph)
     report = msgspec.structs.replace(report, names=names)
     if isinstance(settled.planned, Refused):

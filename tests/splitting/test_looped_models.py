@@ -178,6 +178,18 @@ def dilated(build: Build) -> str:
 
 
 STEPS = SizeRange("h", 8, 96, 8), SizeRange("w", 8, 40, 8)
+
+
+def cut_to_fit(build: Build) -> str:
+    """A convolution that pads more than it needs, cut to the size of what it reads, as torch writes it."""
+    made = build.op("Relu", build.conv("x", 8, 3))
+    wide = build.op("Tanh", build.conv(made, 8, 8, pads=[2] * 4))
+    for axis in (2, 3):
+        length = build.op("Gather", build.op("Shape", made), build.weight([axis]))
+        wide = build.op("Slice", wide, build.weight([0]), length, build.weight([axis]), build.weight([1]))
+    return build.conv(build.op("Add", made, wide), 4, 8)
+
+
 CASES: dict[str, tuple[Make, str]] = {
     **{
         f"{mode} {stride}": (auto_padded(mode, stride), "Conv")
@@ -210,6 +222,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "depth": (blocked("DepthToSpace"), "DepthToSpace"),
     "space": (blocked("SpaceToDepth"), "SpaceToDepth"),
     "dilated": (dilated, "Conv"),
+    "cut to fit": (cut_to_fit, "Slice"),
 }
 SEQUENCE = [{"h": h, "w": w} for h, w in ((96, 40), (16, 8), (8, 8), (96, 40), (88, 24), (48, 16), (72, 40), (64, 32))]
 
