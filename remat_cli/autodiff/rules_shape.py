@@ -179,6 +179,13 @@ def gather_elements(tape: Tape, call: Call, grads: Grads) -> Found:
     return {0: tape.op("ScatterElements", start, indices, grad, axis=call.integer("axis"), reduction="add")}
 
 
+def top_k(tape: Tape, call: Call, grads: Grads) -> Found:
+    """The gradient of each number that was chosen goes back to where it stood; no place is chosen twice."""
+    grad = only(grads)
+    start, axis = zeros(tape, call.shape(), grad), call.integer("axis", -1)
+    return {0: tape.op("ScatterElements", start, call.output(1), grad, axis=axis)}
+
+
 def gather_nd(tape: Tape, call: Call, grads: Grads) -> Found:
     """Gradients add up at the rows that were read; the dimensions that are indexed are made one."""
     shape, batch_dims = call.shape(), call.integer("batch_dims")
@@ -235,6 +242,7 @@ RULES: Rules = {
     "ReverseSequence": Rule(reverse_sequence, needs=FIRST),
     "Gather": Rule(gather, needs=FIRST),
     "GatherElements": Rule(gather_elements, needs=FIRST),
+    "TopK": Rule(top_k, needs=FIRST),
     "GatherND": Rule(gather_nd, needs=FIRST),
     "ScatterND": Rule(scatter, needs=frozenset({0, 2})),
     "ScatterElements": Rule(scatter, needs=frozenset({0, 2})),

@@ -55,6 +55,10 @@ ELEMENTS = [
     Case("GatherElements", [real(4, 5), places(4, 3, 5)]),
     Case("GatherElements", [real(4, 5), places(5, 4, 7)], {"axis": 1}),
 ]
+CHOSEN = [
+    Case("TopK", [real(4, 7), np.array([3])], outputs=2),
+    Case("TopK", [real(6, 2, 3), np.array([2])], {"axis": 0, "largest": 0}, outputs=2),
+]
 SCATTERED = [
     Case("ScatterND", [real(5, 3), np.array([[1], [4]]), real(2, 3)]),
     Case("ScatterND", [real(5, 3), np.array([[1], [4]]), real(2, 3)], fixed=(0,)),
@@ -81,7 +85,7 @@ COMPUTED = [
 ]
 
 
-CASES = [*CONSTANT, *ELEMENTS, *SCATTERED]
+CASES = [*CONSTANT, *ELEMENTS, *CHOSEN, *SCATTERED]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.op_type)
@@ -102,6 +106,11 @@ def test_an_embedding_has_the_gradient_of_torch() -> None:
     tokens = RNG.integers(0, LONG, (4, 30))
     case = Case("Gather", [real(LONG, 8), tokens])
     check_with_torch(case, lambda table: torch.nn.functional.embedding(torch.tensor(tokens), table))
+
+
+def test_chosen_numbers_have_the_gradient_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    check_with_torch(Case("TopK", [real(5, 9), np.array([4])], outputs=2), lambda x: torch.topk(x, 4)[0])
 
 
 def test_a_big_table_is_scattered_into_zeros_that_are_not_stored(tmp_path: Path) -> None:
