@@ -1,6 +1,6 @@
 """`remat verify`: run both models again, and compare them with what the plan promises, or the file says of itself."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,6 @@ from remat_cli.core.files.plan_check import check_graph_of
 from remat_cli.core.files.plan_file import PlanFile, check_belongs, is_plan, write_plan
 from remat_cli.core.files.plan_reader import read_plan
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.resident import ProcessSeen
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.onnx_io.read.compiled import check_data_files, runs_on_at, sizes_left_open
@@ -118,27 +117,19 @@ def verify_on(
         pair = read_pair(output, source, conditions, work)
         found = verify_elsewhere(pair, Places(*where), settings.checks, conditions.run_seconds, progress)
     if read is not None:
-        write_plan(file, msgspec.structs.replace(read, verified_on=_kept(read.verified_on, found)))
+        # of the same command and the same runtime the newest
+        kept = {(each.on, each.place): each for each in (*read.verified_on, *found)}
+        write_plan(file, msgspec.structs.replace(read, verified_on=tuple(kept.values())))
+    seen = [(each.on, each.verification) for each in found if each.verification is not None]
+    warned = dict.fromkeys(f"{line} (on {command})" for command, there in seen for line in there.warned)
     return ElsewhereReport(
         model=str(output),
         source=str(source),
         plan=None if read is None else str(file),
         verified_on=found,
         runs_on=pair.runs_on,
-        warnings=_warnings(output, pair.runs_on, dict.fromkeys(_warned(found))),
+        warnings=_warnings(output, pair.runs_on, warned),
     )
-
-
-def _kept(known: tuple[VerifiedOn, ...], found: tuple[VerifiedOn, ...]) -> tuple[VerifiedOn, ...]:
-    """What a plan knows of places: of the same command and the same runtime the newest."""
-    places = {(each.on, each.place): each for each in (*known, *found)}
-    return tuple(places.values())
-
-
-def _warned(found: tuple[VerifiedOn, ...]) -> Iterator[str]:
-    for each in found:
-        if each.verification is not None:
-            yield from (f"{line} (on {each.on})" for line in each.verification.warned)
 
 
 def _drawing(settings: Settings) -> str | None:

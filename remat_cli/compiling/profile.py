@@ -29,7 +29,7 @@ from remat_cli.runtime.measure.op_profiler import (
     measure_handover,
 )
 from remat_cli.runtime.measure.profile_cache import PLAUSIBLE_SHARE, CacheScope, ProfileCache
-from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeTime, measure, time_apart, time_whole
+from remat_cli.runtime.measure.profilers import Measured, WholeTime, measure, time_apart, time_whole
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
@@ -103,7 +103,8 @@ def profile_beside(
         elif not is_trusted and not (is_known and is_right_now(prepared, expected_ns, settings)):
             request = profile_request(conditions, spec, RUNS - is_known, prepared.reference)
             request = msgspec.structs.replace(request, most_seconds=most_seconds)
-            measured = _measure_inside(prepared, beside, request, progress)
+            names, advance = [op.name for op in prepared.graph.ops], _telling_how_long(progress)
+            measured = measure(prepared.reference_path, prepared.feeds, names, request, advance, beside)
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns
                 measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
@@ -192,11 +193,6 @@ def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
     if measured is None or not measured.runs:
         return scope.provenance
     return msgspec.structs.replace(scope.provenance, runs=max(1, measured.runs - WARMUPS))
-
-
-def _measure_inside(prepared: Prepared, beside: Path | None, request: ProfileRequest, progress: Progress) -> Measured:
-    names = [op.name for op in prepared.graph.ops]
-    return measure(prepared.reference_path, prepared.feeds, names, request, _telling_how_long(progress), beside)
 
 
 def _telling_how_long(progress: Progress) -> Callable[[int, int], None]:

@@ -154,24 +154,18 @@ def find_file(reference: FileRef, plan: Path, what: str) -> Path:
 
 def elsewhere(plan: PlanFile) -> tuple[str, ...]:
     """What is different here from where the profiles of a plan were made, and what therefore no longer holds."""
-    names, profiles = plan.session_devices, plan.profiles
-    changed = dict.fromkeys(line for pair in zip(names, profiles, strict=True) for line in _moved(*pair))
+    changed: dict[str, None] = {}
+    for device, profile in zip(plan.session_devices, plan.profiles, strict=True):
+        made = profile.provenance
+        if not made.measured:
+            continue
+        here = provenance(device, made.intra_op_threads, made.optimization, made.runs, made.warmups)
+        for name, what in (("cpu", "CPU"), ("runtime", "runtime"), ("runtime_version", "runtime version")):
+            if getattr(here, name) != getattr(made, name):
+                changed[f"{what} {getattr(here, name)} here, {getattr(made, name)} there"] = None
     if not changed:
         return ()
     return (f"the plan was made elsewhere ({'; '.join(changed)}): its times, and perhaps its peak, do not hold here",)
-
-
-def _moved(device: str, profile: Profile) -> list[str]:
-    """Compare processor and runtime with those of a measured profile, and say what differs."""
-    made = profile.provenance
-    if not made.measured:
-        return []
-    here = provenance(device, made.intra_op_threads, made.optimization, made.runs, made.warmups)
-    return [
-        f"{what} {getattr(here, field)} here, {getattr(made, field)} there"
-        for field, what in (("cpu", "CPU"), ("runtime", "runtime"), ("runtime_version", "runtime version"))
-        if getattr(here, field) != getattr(made, field)
-    ]
 
 
 def warnings(plan: PlanFile, seen: Verification | None) -> tuple[str, ...]:

@@ -447,7 +447,9 @@ def judge_again(
     named = ((name, prepared.graph.ops[op].name) for name, op in steps)
     bodies = {name: profile.bodies[whole] for name, whole in named if whole in profile.bodies}
     ops = tuple(costs.get(op.name, OpCost(op.name, 0)) for op in graph.ops)
-    fixed = _added_weight_bytes(prepared, rewritten)
+    # small constants that gates brought along, and copies of weights that computing again makes
+    in_arena = prepared.rules.packing.in_arena
+    fixed = _weight_bytes(rewritten.model, in_arena) - _weight_bytes(prepared.reference, in_arena)
     if found is not None:
         graph = without_buffers(graph, found.early)
         fixed += found.branch.held_bytes + weight_bytes_of(rewritten.model, found.form)
@@ -460,7 +462,7 @@ def judge_again(
         again,
         judged.fixed_bytes,
         kinds_of(graph, known) if is_known else no_kinds(graph),
-        tuple(copy.bytes for copy in arena_copies(rewritten.model, prepared.rules.packing.in_arena)),
+        tuple(copy.bytes for copy in arena_copies(rewritten.model, in_arena)),
         None if found is None else Steady(found.form, found.branch),
         bodies,
     )
@@ -476,12 +478,6 @@ def _kept_in_branch_bytes(model: Any, packing: PackingRules) -> int:
     """Bytes of small weights that the form moves into its branch, which keeps originals beside packed copies."""
     moved = packed_in_bodies(model, packing)
     return sum(size_bytes for name, size_bytes in _packed_away(model, packing).items() if name in moved)
-
-
-def _added_weight_bytes(prepared: Prepared, rewritten: Rewritten) -> int:
-    """Bytes of the small constants that gates brought along, and of copies of weights that computing again makes."""
-    copies = prepared.rules.packing.in_arena
-    return _weight_bytes(rewritten.model, copies) - _weight_bytes(prepared.reference, copies)
 
 
 def _weight_bytes(model: Any, rules: ArenaCopyRules) -> int:

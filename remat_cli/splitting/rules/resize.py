@@ -25,8 +25,12 @@ def resizing(op: OpView, slab: Slab) -> Sliced | None:
         return _sliced(op, slab, slab)
     # rounding errors, where they are allowed, move an element's place a little but never to another row's value
     is_linear = mode in ("linear", "bilinear") and 1 in (up, down)
-    is_known = _is_exact(mode, factor) or (op.may_reassociate and is_linear)
-    if coordinates_of(op) not in _SHIFTABLE or not is_known:
+    # where factors are powers of two, or whole for `nearest`, no rounding error depends on the row
+    are_powers = up & (up - 1) == 0 and down & (down - 1) == 0
+    is_exact = is_linear and are_powers
+    if mode == "nearest":
+        is_exact = down == 1 or (up == 1 and are_powers)
+    if coordinates_of(op) not in _SHIFTABLE or not (is_exact or (op.may_reassociate and is_linear)):
         return None
     if factor < 1:
         start, stop = slab.start, slab.stop
@@ -47,15 +51,6 @@ def _looks_at_own_row(op: OpView) -> bool:
     if coordinates_of(op) in ("half_pixel", "pytorch_half_pixel"):
         return rounding.startswith("round")
     return is_old or rounding == "floor"
-
-
-def _is_exact(mode: str, factor: Fraction) -> bool:
-    """Whether an element's place between the rows of the input has no rounding error that depends on the row."""
-    up, down = factor.numerator, factor.denominator
-    are_powers = up & (up - 1) == 0 and down & (down - 1) == 0
-    if mode == "nearest":
-        return down == 1 or (up == 1 and are_powers)
-    return mode in ("linear", "bilinear") and 1 in (up, down) and are_powers
 
 
 def is_entangled(op: OpView) -> bool:
