@@ -132,6 +132,7 @@ def steady_machine(monkeypatch):
     whole: list[int] = []
     monkeypatch.setattr(under_test, "measure", measured)
     monkeypatch.setattr(under_test, "time_whole", lambda *words: WholeTime(whole[-1], 0.0))
+    monkeypatch.setattr(under_test, "are_others_in_the_way", lambda before: False)
 
 
 @pytest.mark.parametrize("forgets", [False, True])
@@ -273,3 +274,16 @@ def test_openvino_is_profiled(tmp_path):
     assert second.ops
     assert {op.name for op in (*second.ops, *second.unsupported)} == {op.name for op in model.graph.ops}
     assert links == ()
+
+
+@pytest.mark.parametrize(("slower", "is_busy", "again"), [(3, True, 0), (3, False, 1), (20, True, 1), (0.3, True, 1)])
+def test_costs_are_believed_where_other_programs_slow_a_run_down(tmp_path, monkeypatch, slower, is_busy, again):
+    conditions = load_settings({"cache_dir": str(tmp_path / "cache")}).conditions
+    profile_model(prepare(CHAIN, conditions, tmp_path, silent()), conditions, silent())
+    prepared = prepare(CHAIN, conditions, tmp_path, silent())
+    monkeypatch.setattr(under_test, "expected_ns_of", lambda prepared, known: 10**9)
+    monkeypatch.setattr(under_test, "time_whole", lambda *words: WholeTime(int(slower * 10**9), 0.0))
+    monkeypatch.setattr(under_test, "are_others_in_the_way", lambda before: is_busy)
+    bar = Bar()
+    profile_model(prepared, conditions, bar.progress)
+    assert bool(bar.seen) == bool(again)
