@@ -39,18 +39,19 @@ Times of tiles are measured, in turn with the original, when they are first buil
 @click.command()
 @click.option("--models", default="", help="Comma-separated names; all when empty.")
 @click.option("--time-limit", default="10s", show_default=True)
+@click.option("--passes", default=",".join(PASSES), show_default=True, help="first, again, or both.")
 @click.option("--write/--no-write", default=False, help="Write bench/results/curves.{jsonl,md}, row by row.")
 @click.option("--force", is_flag=True, help="Make rows again that are there.")
-def main(models: str, time_limit: str, write: bool, force: bool) -> None:
+def main(models: str, time_limit: str, passes: str, write: bool, force: bool) -> None:
     """Run the bench."""
-    wanted = tuple(filter(None, models.split(",")))
+    wanted, made = tuple(filter(None, models.split(","))), tuple(passes.split(","))
     with tempfile.TemporaryDirectory() as folder:
 
         def measured(path: Path, keys: Sequence[Key]) -> Iterator[Row]:
-            yield from model_rows(keys[0][0], path, time_limit)
+            yield from model_rows(keys[0][0], path, time_limit, made)
 
         paths = model_paths(Path(folder), wanted)
-        cases = (Case(path, [(name, *key) for key in itertools.product(BUDGETS, PASSES)]) for name, path in paths)
+        cases = (Case(path, [(name, *key) for key in itertools.product(BUDGETS, made)]) for name, path in paths)
         fresh = BENCH.run(cases, measured, again=force or not write, keeps=write)
     if write:
         BENCH.write()
@@ -66,11 +67,11 @@ def model_paths(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, Path
             yield path.stem, path
 
 
-def model_rows(name: str, path: Path, time_limit: str) -> Iterator[Row]:
+def model_rows(name: str, path: Path, time_limit: str, passes: Sequence[str]) -> Iterator[Row]:
     """A row for each budget and pass, with a cache that knows nothing of the model at first."""
     with tempfile.TemporaryDirectory() as folder:
         output, cache = Path(folder) / OUTPUT, Path(folder) / "cache"
-        for number, budget in itertools.product(PASSES, BUDGETS):
+        for number, budget in itertools.product(passes, BUDGETS):
             flags = ("--budget", budget, "--time-limit", time_limit)
             code, report, message = run_compiler(path, flags, output, cache)
             yield {
@@ -97,6 +98,7 @@ def _facts(report: Row) -> Row:
         "cheapest_percent": (solution.get("facts") or {}).get("cheapest_overhead_percent"),
         "from_curve": bool((solution.get("facts") or {}).get("from_curve")),
         "seconds": round(report.get("seconds") or 0.0, 1),
+        "runs": sum(stage["runs"] for stage in report.get("stages") or ()),
     }
 
 
@@ -171,7 +173,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _told(row: Row) -> str:
-    return " ".join(_cells(row))
+    return " ".join((*_cells(row), f"{row['runs']} runs"))
 
 
 BENCH = Bench("curves", ("model", "budget", "pass"), markdown, _told)

@@ -38,6 +38,16 @@ def counting() -> Iterator[RunCount]:
         CURRENT.reset(token)
 
 
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Count no runs in the block: those of a model that is no user's."""
+    token = CURRENT.set(None)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
 def ran(runs: int = 1) -> None:
     """Tell whoever counts that a model has run."""
     count = CURRENT.get()

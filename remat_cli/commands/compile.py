@@ -48,7 +48,7 @@ def compile_targets(model: Path, settings: Settings, progress: Progress) -> Targ
     """
     by_target, started = settings_by_target(model, settings), time.monotonic()
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
-        forms, found, errors = Forms(model, work), list[TargetReport](), list[RematError]()
+        forms, found, errors = Forms(model, work, settings.verify == "on"), list[TargetReport](), list[RematError]()
         for name, one in by_target.items():
             progress.note(f"target {name}")
             try:
@@ -78,7 +78,7 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
         RuntimeFailure: ONNX Runtime refuses the model.
     """
     with work_folder(model, settings.work_dir, settings.memory_limit_bytes) as work:
-        return compile_form(settings, Forms(model, work), work, progress)
+        return compile_form(settings, Forms(model, work, settings.verify == "on"), work, progress)
 
 
 def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:
@@ -100,7 +100,7 @@ def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) 
     request, prepared, settled = reached.request, reached.prepared, reached.settled
     planned = within_overhead(settled.planned, request.search)
     settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
-    report: CompileReport = way(settled.planned.kind).report(model, settled)
+    report: CompileReport = way(settled.planned.kind).report(settled)
     names = told_names(prepared.source.ir, prepared.graph)
     report = msgspec.structs.replace(report, names=names)
     if isinstance(settled.planned, Refused):

@@ -54,11 +54,17 @@ FIXED = "; this machine, of which a process may take {}, cannot run it whole: co
 
 
 def prepare_at_any(
-    path: Path, conditions: Conditions, work: Path, progress: Progress, known: Original | None = None
+    path: Path,
+    conditions: Conditions,
+    work: Path,
+    progress: Progress,
+    known: Original | None = None,
+    *,
+    watches: bool = False,
 ) -> Prepared:
     """Prepare a model, also where this machine cannot run it whole at the largest of many sizes.
 
-    Outputs of the original may be `known`.
+    Outputs of the original may be `known`; its process is watched where that is asked for.
 
     Raises:
         ModelError: the model or the inputs file cannot be used, ONNX Runtime refuses them, or how tensors depend on
@@ -67,7 +73,7 @@ def prepare_at_any(
     """
     prepared = prepare if conditions.family is None else prepare_at_fullest
     try:
-        return prepared(path, conditions, work, progress, known)
+        return prepared(path, conditions, work, progress, known, watches=watches)
     except RuntimeFailure as failure:
         if not lacks_memory(failure):
             raise

@@ -10,6 +10,7 @@ from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache, provenance
 from remat_cli.runtime.measure.profilers import Measured
+from remat_cli.runtime.measure.turns import RunFigures
 
 RUNS, WARMUPS = 4, 1
 
@@ -22,7 +23,9 @@ class ModelFacts(msgspec.Struct, frozen=True):
     outputs are only close to those of the whole one, and `relative_time` is how long a run takes, as a multiple of the
     whole model's. Of a whole model: `can_be_raised` says whether it has the same bits under the newer opset that
     filling tiles in place needs (None: not tried), `alike` are keys of user's files whose outputs it was seen to have,
-    to the last bit, at these sizes, and `processes` what processes hold that load and run such a file, by how they do.
+    to the last bit, at these sizes, `given` is a digest of these outputs by such a key, and `processes` what processes
+    hold that load and run such a file, by how they do. `alone` are figures of sessions on the model that verification
+    compares with, by which sessions these are.
     """
 
     types: dict[str, tuple[TensorType, ...]]
@@ -33,7 +36,9 @@ class ModelFacts(msgspec.Struct, frozen=True):
     relative_time: float | None = None
     can_be_raised: bool | None = None
     alike: tuple[str, ...] = ()
+    given: dict[str, str] = {}
     processes: dict[str, ProcessMemory] = {}
+    alone: dict[str, tuple[RunFigures, ...]] = {}
 
 
 def cache_scope(spec: DeviceSpec, conditions: Conditions) -> CacheScope:

@@ -1,5 +1,6 @@
 """The user's file as it was given, in a session as users open one: what all outputs are compared with."""
 
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,11 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import sha256
+from remat_cli.compiling.process.resident import see_alone
 from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.read.seeds import seeded_copy
@@ -29,7 +33,8 @@ class Original:
     """A file that outputs are compared with, how its session is opened, and what it is fed for that.
 
     `name` says which file in which session it is, at which sizes. `key` stands for the file's contents, the sizes and
-    the feeds.
+    the feeds. Where it `is_watched`, the same runs show what a process of it holds; it `is_mapped` where its weights
+    are in files beside it.
     """
 
     path: Path
@@ -37,15 +42,33 @@ class Original:
     settings: SessionSettings
     feeds: tuple[Mapping[str, Any], ...]
     key: str
+    is_mapped: bool = False
+    is_watched: bool = False
 
-    @cached_property
+    @property
     def outputs(self) -> tuple[Mapping[str, Any], ...]:
         """What it gives for each of the feeds, in one session.
 
         Raises:
             RuntimeFailure: the runtime refuses or fails to run it.
         """
-        return outputs_of(self.path, self.feeds, self.settings)
+        return self._seen[1]
+
+    @property
+    def process(self) -> ProcessMemory | None:
+        """What a process of it was seen to hold in these runs; None: it is not watched.
+
+        Raises:
+            RuntimeFailure: the runtime refuses or fails to run it.
+        """
+        return self._seen[0]
+
+    @cached_property
+    def _seen(self) -> tuple[ProcessMemory | None, tuple[Mapping[str, Any], ...]]:
+        if self.is_watched:
+            with contextlib.suppress(RuntimeFailure):  # this process runs into the same, and can say why
+                return see_alone(self.path, self.feeds, self.settings, is_mapped=self.is_mapped)
+        return None, outputs_of(self.path, self.feeds, self.settings)
 
 
 def original_of(
@@ -70,6 +93,7 @@ def original_of(
         settings=settings,
         feeds=tuple(feeds) if family is None else _small_feeds(source, conditions, family),
         key=key,
+        is_mapped=bool(source.data_files),
     )
 
 

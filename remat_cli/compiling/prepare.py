@@ -26,8 +26,6 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.learning import Correction
 from remat_cli.core.values.profile import DeviceSpec
-from remat_cli.core.values.resident import ProcessMemory
-from remat_cli.core.values.verification import OneModelSeen
 from remat_cli.onnx_io.read.body_wiring import body_wiring
 from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
@@ -53,6 +51,8 @@ from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.ort_rules.versions import ends_of
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
+from remat_cli.runtime.measure.turns import digest_of as digest_of_outputs
+from remat_cli.runtime.observe.resident import can_measure_resident
 from remat_cli.runtime.observe.sight import Sight, look
 from remat_cli.runtime.sessions.array_file import shapes_of
 from remat_cli.runtime.sessions.feeds import feeds_of
@@ -148,6 +148,11 @@ class Prepared:
             return outputs_of(self.reference_path, (self.feeds,), compared_settings(self.conditions))[0]
         return first_look(self.reference_path, self.reference, self.feeds, self.conditions).outputs
 
+    def gives(self, found: Mapping[str, Any]) -> bool:
+        """Whether outputs for `feeds` are `outputs`, bit for bit; from what is kept of these, where that is known."""
+        known = None if self.conditions.family is not None else self.facts.given.get(self.original.key)
+        return have_same_bits(self.outputs, found) if known is None else digest_of_outputs(found) == known
+
 
 @dataclass(frozen=True)
 class Runnable:
@@ -219,11 +224,18 @@ def read_model(path: Path, conditions: Conditions) -> ReadModel:
 
 
 def prepare(
-    path: Path, conditions: Conditions, work: Path, progress: Progress, known: Original | None = None
+    path: Path,
+    conditions: Conditions,
+    work: Path,
+    progress: Progress,
+    known: Original | None = None,
+    *,
+    watches: bool = False,
 ) -> Prepared:
     """Load a model, let ONNX Runtime optimise it, and see which tensors exist in one run.
 
-    Outputs of the original that are `known` from elsewhere are not computed again.
+    Outputs of the original that are `known` from elsewhere are not computed again. Where it `watches`, a process of it
+    is, which verification asks for.
 
     Raises:
         ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
@@ -238,6 +250,7 @@ def prepare(
         progress.note(source.converted)
     progress.stage(stages.OPTIMISING)
     original = original_of(source, (read.feeds, *read.more_feeds), conditions, work, has_seeds=read.has_seeds)
+    original = replace(original, is_watched=watches and _may_be_watched(read, original, conditions))
     original = known if known is not None and known.key == original.key else original
     found, original, notes = _Search(source, original, read.feeds, conditions, work).found()
     graph = to_graph(found.reference, found.facts.types)
@@ -273,6 +286,14 @@ def prepare(
         was_long=found.seen is not None and found.facts.measured is not None,
         layout=layout,
     )
+
+
+def _may_be_watched(read: ReadModel, original: Original, conditions: Conditions) -> bool:
+    """Whether runs of a user's file for its outputs are those in which verification watches a process of it."""
+    is_plain = not read.has_seeds and conditions.family is None and conditions.inputs is None
+    is_once = conditions.session.concurrency == 1 and conditions.session.arena
+    is_alike = original.settings == asked_settings(conditions)
+    return is_plain and is_once and is_alike and can_measure_resident()
 
 
 def _layout_of(reference: Any, graph: Graph, source: SourceModel) -> WholeLayout | None:
@@ -417,8 +438,14 @@ class _Search:
         if self.conditions.inputs is not None or original.key in found.facts.alike:
             return found
         alike = (*found.facts.alike, original.key)[-MOST_ALIKE:]
-        remember_facts(found.digest, self.conditions, alike=alike)
-        return replace(found, facts=msgspec.structs.replace(found.facts, alike=alike))
+        kept = {key: digest for key, digest in found.facts.given.items() if key in alike}
+        given = {**kept, original.key: digest_of_outputs(original.outputs[0])}
+        noted: dict[str, Any] = {"alike": alike, "given": given}
+        if original.process is not None:
+            key = process_key(original, self.source, self.conditions)
+            noted["processes"] = {**found.facts.processes, key: original.process}
+        remember_facts(found.digest, self.conditions, **noted)
+        return replace(found, facts=msgspec.structs.replace(found.facts, **noted))
 
 
 def as_planned(path: Path, before: Any, ports: Interface, optimised_as: OptimisedAs) -> Any:
@@ -455,33 +482,9 @@ def types_of(inputs: Sequence[InputSpec]) -> tuple[TensorType, ...]:
     return tuple(TensorType(spec.dtype, spec.shape) for spec in inputs)
 
 
-def remember_cap(prepared: Prepared, verification: OneModelSeen, conditions: Conditions) -> None:
-    """Keep the original's smallest cap, which takes long to find and depends on nothing that a plan changes."""
-    found = verification.original_smallest_cap_bytes
-    if found is not None and verification.cap_options == "default" and prepared.facts.smallest_cap_bytes is None:
-        remember_facts(prepared.reference_sha256, conditions, smallest_cap_bytes=found)
-
-
-def known_process(prepared: Prepared) -> ProcessMemory | None:
-    """What processes were seen to hold that load and run the user's file as it is asked for now; None: not seen yet."""
-    facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
-    return None if facts is None else facts.processes.get(_process_key(prepared))
-
-
-def remember_process(prepared: Prepared, verification: OneModelSeen, conditions: Conditions) -> None:
-    """Keep what a process of the user's file holds, which depends on nothing that a plan changes."""
-    seen = verification.process
-    if seen and seen.original is not None and known_process(prepared) is None and prepared.runnable is None:
-        facts = known_facts_of(prepared.reference_sha256, conditions)
-        known = {} if facts is None else facts.processes
-        processes = {**known, _process_key(prepared): seen.original}
-        remember_facts(prepared.reference_sha256, conditions, processes=processes)
-
-
-def _process_key(prepared: Prepared) -> str:
+def process_key(original: Original, source: SourceModel, conditions: Conditions) -> str:
     """The user's file, and how sessions of it are opened."""
-    settings = asked_settings(prepared.conditions)
-    return f"{prepared.original.key} {prepared.source.sha256} {settings} {prepared.conditions.session.concurrency}"
+    return f"{original.key} {source.sha256} {asked_settings(conditions)} {conditions.session.concurrency}"
 
 
 def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int, model: Any = None) -> ProfileRequest:

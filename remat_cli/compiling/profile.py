@@ -3,7 +3,7 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,28 +12,33 @@ import msgspec
 from remat_cli.base import progress as stages
 from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.progress import Progress
-from remat_cli.compiling.facts import RUNS, WARMUPS, ModelFacts, cache_scope, known_facts
-from remat_cli.compiling.learn import believe
+from remat_cli.compiling.facts import RUNS, WARMUPS, ModelFacts, cache_scope, known_facts, known_facts_of
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, profile_request
 from remat_cli.compiling.ways import way_asked
 from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.noise import TimeNoise
 from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenance
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.read.one_op import call_model
+from remat_cli.runtime.measure.busy import CpuClock, cpu_clock
 from remat_cli.runtime.measure.op_profiler import (
     HANDOVER_ELEMENTS,
     HANDOVERS,
     measure_handover,
 )
-from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache
-from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeTime, measure
+from remat_cli.runtime.measure.profile_cache import PLAUSIBLE_SHARE, CacheScope, ProfileCache
+from remat_cli.runtime.measure.profilers import Measured, ProfileRequest, WholeTime, measure, time_apart, time_whole
 from remat_cli.runtime.sessions.session import SessionSettings, device_settings
 
 MOST_VALUE_BYTES = 2**30  # of recorded floats; larger ones are random
 FLOATS = ("float", "double", "float16", "bfloat16")
 CALL, HANDOVER = "call", "handover"
+CALL_NS, OP_CALL_NS = 100_000, 5_000  # of a run and of each op in it, beside the kernels
+CHECK_SECONDS = 0.2
+MOST_SLOWED = 8
+"""How many times as long a run takes at most because other programs are in its way."""
 
 
 def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress) -> Platform:
@@ -82,11 +87,11 @@ def profile_beside(
     """
     progress.stage(stages.PROFILING)
     scope, measured = cache_scope(spec, conditions), prepared.facts.measured
-    relative = None if beside is None else believe.known_relative(prepared)
+    relative = None if beside is None else known_relative(prepared)
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
         is_known = len(known) == len(set(prepared.signatures))
-        expected_ns = believe.expected_ns_of(prepared, known) if is_known else 0
+        expected_ns = expected_ns_of(prepared, known) if is_known else 0
         is_trusted = is_known and relative is not None  # how fast the machine is this minute says nothing of a multiple
         settings = profile_request(conditions, spec, RUNS).default_settings
         if prepared.was_long and measured is not None:
@@ -95,7 +100,7 @@ def profile_beside(
             cache.store_bodies(scope, _bodies(prepared, measured))
             cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(prepared.facts))
             known = cache.op_costs(scope, prepared.signatures)
-        elif not is_trusted and not (is_known and believe.is_right_now(prepared, expected_ns, settings)):
+        elif not is_trusted and not (is_known and is_right_now(prepared, expected_ns, settings)):
             request = profile_request(conditions, spec, RUNS - is_known, prepared.reference)
             request = msgspec.structs.replace(request, most_seconds=most_seconds)
             measured = _measure_inside(prepared, beside, request, progress)
@@ -103,7 +108,7 @@ def profile_beside(
                 relative = measured.run_ns / measured.beside_ns
                 measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
             whole = WholeTime(measured.run_ns, measured.run_noise_percent)
-            replace_known = is_known and believe.is_wrong(prepared, expected_ns, whole)
+            replace_known = is_known and is_wrong(prepared, expected_ns, whole)
             cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
             cache.store_bodies(scope, _bodies(prepared, measured))
             if conditions.inputs is None:
@@ -129,6 +134,57 @@ def profile_beside(
         bodies={op.name: bodies[signature] for op, signature in ops if signature in bodies},
     )
     return profile, relative
+
+
+def expected_ns_of(prepared: Prepared, known: Mapping[str, OpCost]) -> int:
+    """How long a run takes by the costs that are known of its ops.
+
+    Their sum, or as much more as the run took when this very model was measured.
+    """
+    sum_ns, measured = sum(known[signature].time_ns for signature in prepared.signatures), prepared.facts.measured
+    return sum_ns * measured.run_ns // measured.ops_ns if measured and measured.ops_ns else sum_ns
+
+
+def is_wrong(prepared: Prepared, expected_ns: int, seen: WholeTime) -> bool:
+    """Whether a run takes longer or shorter than expected by more than noise and what lies between ops explain.
+
+    Noise only adds, so a run that takes longer says less.
+    """
+    share = PLAUSIBLE_SHARE * (1 if expected_ns > seen.time_ns else 2) + seen.noise_percent / 100
+    allowed_ns = seen.time_ns * share + CALL_NS + OP_CALL_NS * len(prepared.signatures)
+    return abs(expected_ns - seen.time_ns) > allowed_ns
+
+
+def are_others_in_the_way(before: CpuClock) -> bool:
+    """Whether other programs kept the machine busy since some moment."""
+    return TimeNoise(None, *cpu_clock().since(before)).is_busy
+
+
+def is_right_now(prepared: Prepared, expected_ns: int, settings: SessionSettings) -> bool:
+    """Whether a run, or a few, take as long as expected: costs from another model or minute are not just believed.
+
+    Runs that take longer say nothing while other programs are in the way, which slow all ops down.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+    """
+    path, feeds = prepared.reference_path, prepared.feeds
+    if prepared.conditions.family is not None:
+        return not is_wrong(prepared, expected_ns, time_apart(path, feeds, settings, CHECK_SECONDS))
+
+    def is_enough(first: WholeTime) -> bool:
+        return not is_wrong(prepared, expected_ns, first)
+
+    before = cpu_clock()
+    seen = time_whole(path, feeds, settings, CHECK_SECONDS, is_enough)
+    is_slowed = expected_ns < seen.time_ns < MOST_SLOWED * expected_ns and are_others_in_the_way(before)
+    return is_slowed or is_enough(seen)
+
+
+def known_relative(prepared: Prepared) -> float | None:
+    """How long a run takes as a multiple of the model beside, if an earlier compile ran the two in turn."""
+    facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
+    return None if facts is None else facts.relative_time
 
 
 def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:

@@ -68,7 +68,7 @@ class Way(Protocol[P_contra, V]):
     ) -> CompileReport:
         """The report of a plan that was written, once what else users may run of it is written to a path."""
 
-    def report(self, model: Path, settled: Settled[P_contra | Refused, V | None]) -> CompileReport:
+    def report(self, settled: Settled[P_contra | Refused, V | None]) -> CompileReport:
         """What a compile that asked for such a plan found, before anything is written."""
 
     def told(self, planned: PlannedModel) -> tuple[str, ...]:

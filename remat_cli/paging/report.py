@@ -1,7 +1,5 @@
 """What a compile that may page found out, told as a report."""
 
-from pathlib import Path
-
 import msgspec
 
 from remat_cli.compiling.learn.settle import Settled
@@ -15,11 +13,11 @@ from remat_cli.paging.values import PagedReport, paging_report
 from remat_cli.report.devices.sessions import SessionsReport
 
 
-def pages_report(model: Path, settled: Settled[Paged | Refused, PagedSeen | None]) -> SessionsReport:
+def pages_report(settled: Settled[Paged | Refused, PagedSeen | None]) -> SessionsReport:
     """What pages; where there is no plan, an op that fits nowhere."""
     planned = settled.planned
     if isinstance(planned, Refused):
-        report = placed_report(model, planned, searched_solution(planned, None), None)
+        report = placed_report(planned, searched_solution(planned, None), None)
         obstacle = report.obstacle
         if obstacle is not None:
             # Without what is no part of the proof: weights that may be away.
@@ -29,7 +27,7 @@ def pages_report(model: Path, settled: Settled[Paged | Refused, PagedSeen | None
             is_one = min(needs.values()) > problem.memories[0].budget_bytes
             obstacle = msgspec.structs.replace(obstacle, needs=needs) if is_one else None
         return msgspec.structs.replace(report, obstacle=obstacle)
-    report = placed_report(model, planned, paged_solution_of(planned), settled.seen)
+    report = placed_report(planned, paged_solution_of(planned), settled.seen)
     graph, problem = planned.platform.graph, planned.answer.question.problem
     told = paging_report(graph, problem, planned.plan, planned.paged, planned.without_paging_ns)
     return PagedReport(**(msgspec.structs.asdict(report) | {"links": ()}), paging=told)

@@ -88,9 +88,9 @@ class PagedWay(PlacedWay[Paged, PagedSeen]):
         """Nothing: no session of a user's own pages."""
         return report
 
-    def report(self, model: Path, settled: Settled[Paged | Refused, PagedSeen | None]) -> SessionsReport:
+    def report(self, settled: Settled[Paged | Refused, PagedSeen | None]) -> SessionsReport:
         """What pages, or what stands in the way."""
-        return pages_report(model, settled)
+        return pages_report(settled)
 
     def told(self, planned: PlannedModel) -> tuple[str, ...]:
         """That the best plan needs no other memory, or which weight is too large to page."""

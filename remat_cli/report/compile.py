@@ -62,7 +62,7 @@ ALSO_IN_JSON = ("fits", "promises", "verdict")
 class _Told(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What a report on a plan says first, and of which promises, by what its kind of plan needs of memory."""
 
-    also_in_json: ClassVar = ALSO_IN_JSON
+    also_in_json: ClassVar[tuple[str, ...]] = ALSO_IN_JSON
 
     @property
     def verdict_parts(self) -> ReportVerdict:
@@ -92,12 +92,13 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     `one_line` in a line. `runs_on` is where what was written runs.
 
     `asked` is what else was asked for, `stages` what each took, `names` are those by which people are told of ops and
-    tensors. In JSON `fits`, `promises` and `verdict` stand beside the fields.
+    tensors. In JSON `fits`, `promises`, `verdict`, `runs_of_model` and `seconds_by_stage` stand beside the fields.
 
     `uncounted_bytes` of the solution's budget are for mapped weights, which a budget on the process does not count.
     """
 
     json_order: ClassVar = JSON_ORDER
+    also_in_json: ClassVar[tuple[str, ...]] = (*ALSO_IN_JSON, "runs_of_model", "seconds_by_stage")
     model: str
     budget: str
     solution: SolutionReport
@@ -123,6 +124,16 @@ class CompileReport(_Told, frozen=True, kw_only=True):
     def needs(self) -> tuple[Need, ...]:
         """What is needed of each memory that a budget bounds."""
         raise NotImplementedError
+
+    @property
+    def runs_of_model(self) -> int:
+        """How often the model ran, whole or rewritten, in any process, and in all stages."""
+        return sum(stage.runs for stage in self.stages)
+
+    @property
+    def seconds_by_stage(self) -> dict[str, float]:
+        """How long each stage took."""
+        return {stage.name: stage.seconds for stage in self.stages}
 
     @property
     def within(self) -> str:

@@ -81,9 +81,9 @@ class SessionsWay(PlacedWay[Sessions, SessionsSeen]):
         """A model with gates for sessions of the user's own, where the plan is for one device that has such gates."""
         return with_gated(report, settled, path, work, progress)
 
-    def report(self, model: Path, settled: Settled[Sessions | Refused, SessionsSeen | None]) -> SessionsReport:
+    def report(self, settled: Settled[Sessions | Refused, SessionsSeen | None]) -> SessionsReport:
         """What runs where, beside what each device does alone."""
-        return devices_report(model, settled)
+        return devices_report(settled)
 
     def told(self, planned: PlannedModel) -> tuple[str, ...]:
         """Nothing besides."""

@@ -33,7 +33,14 @@ class Finisher:
     def __post_init__(self) -> None:
         self.condensed = condense(self.problem)
         baseline_ops = list(range(len(self.condensed.problem.ops)))
-        self.windows = Windows(self.condensed, self.limits, baseline_ops, self._found)
+
+        def found(ops: list[int]) -> None:
+            # Within budget or not, the judge decides.
+            schedule = self.condensed.expand(Schedule.of_ops(ops))
+            if simulate(self.problem, schedule).peak <= self.problem.memories[0].budget_bytes:
+                self.take(schedule, None)
+
+        self.windows = Windows(self.condensed, self.limits, baseline_ops, found)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -54,9 +61,3 @@ class Finisher:
         if best is not None:
             return None
         return self.condensed.expand(Schedule.of_ops(self.windows.ops))
-
-    def _found(self, ops: list[int]) -> None:
-        """Judge what a window gives; within budget or not, the judge decides."""
-        schedule = self.condensed.expand(Schedule.of_ops(ops))
-        if simulate(self.problem, schedule).peak <= self.problem.memories[0].budget_bytes:
-            self.take(schedule, None)

@@ -95,8 +95,27 @@ def condense(problem: Problem) -> Condensed:
     groups = merger.groups()
     class_of = _storage_classes(problem, groups, merger.views)
     merged = _merged_problem(problem, groups, class_of, merger.views)
-    in_place = _sources_left(problem, merged, groups, class_of)
-    return Condensed(problem, merged, groups, frozenset(merger.views), False, in_place)
+    # In place: per group the inputs that its leader may overwrite and that nothing else in the group reads.
+    made = [
+        root for ops in groups for root in dict.fromkeys(class_of[t] for op in ops for t in problem.ops[op].outputs)
+    ]
+    new_id = {root: number for number, root in enumerate(made)}
+    found = []
+    for group, members in zip(merged.ops, groups, strict=True):
+        sources = [new_id[class_of[source]] for source, _ in problem.ops[members[0]].in_place]
+        reads = [new_id[class_of[t]] for op in members for t in problem.ops[op].inputs]
+        result = merged.tensors[group.outputs[0]] if len(group.outputs) == 1 else None
+        found.append(
+            tuple(
+                source
+                for source in dict.fromkeys(sources)
+                if result is not None
+                and not result.kept
+                and reads.count(source) == 1
+                and merged.tensors[source].size_bytes == result.size_bytes
+            )
+        )
+    return Condensed(problem, merged, groups, frozenset(merger.views), False, tuple(found))
 
 
 def drop_dead(problem: Problem, schedule: Schedule) -> Schedule:
@@ -224,32 +243,6 @@ def _merged_problem(problem: Problem, groups: Groups, class_of: list[int], views
             )
         )
     return msgspec.structs.replace(problem, ops=tuple(ops), tensors=tuple(tensors))
-
-
-def _sources_left(
-    problem: Problem, merged: Problem, groups: Groups, class_of: list[int]
-) -> tuple[tuple[int, ...], ...]:
-    """Per group the inputs that its leader may overwrite and that nothing else in the group reads."""
-    made = [
-        root for ops in groups for root in dict.fromkeys(class_of[t] for op in ops for t in problem.ops[op].outputs)
-    ]
-    new_id = {root: number for number, root in enumerate(made)}
-    found = []
-    for group, members in zip(merged.ops, groups, strict=True):
-        sources = [new_id[class_of[source]] for source, _ in problem.ops[members[0]].in_place]
-        reads = [new_id[class_of[t]] for op in members for t in problem.ops[op].inputs]
-        result = merged.tensors[group.outputs[0]] if len(group.outputs) == 1 else None
-        found.append(
-            tuple(
-                source
-                for source in dict.fromkeys(sources)
-                if result is not None
-                and not result.kept
-                and reads.count(source) == 1
-                and merged.tensors[source].size_bytes == result.size_bytes
-            )
-        )
-    return tuple(found)
 
 
 def _storage_classes(problem: Problem, groups: Groups, views: set[int]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
 from remat_cli.base.progress import WATCHING, Stage
-from remat_cli.compiling.search.known_plans import FROM_CURVE
+from remat_cli.compiling.process.resident import RUNS
+from remat_cli.compiling.search.known_plans import FROM_CURVE, KnownPlans
 from remat_cli.onnx_io.write.apart import packed_apart, unpacked
+from remat_cli.report import render_json
 from remat_cli.report.style import Style
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
@@ -152,7 +155,36 @@ def test_what_a_process_of_the_original_holds_is_measured_once(own_cache: Path) 
     model = wide_chain(own_cache / "chain.onnx")
     first, again = (compiled(model, "40%", verify="on", capped_run=False)[0] for _ in range(2))
     watched = [{each.name: each.runs for each in report.stages}[WATCHING] for report in (first, again)]
-    assert watched[1] == watched[0] // 2 > 0
+    assert watched[0] == watched[1] == RUNS  # of the new model: the original's are those for its outputs
     assert again.verification.process.original == first.verification.process.original
     assert sum(each.runs for each in again.stages) < sum(each.runs for each in first.stages)
     assert sum(each.seconds for each in first.stages) == pytest.approx(first.seconds, rel=0.2)
+
+
+def test_what_sessions_on_the_original_showed_is_not_measured_again(own_cache: Path) -> None:
+    model = wide_chain(own_cache / "chain.onnx")
+    first, again = (compiled(model, "40%", verify="on", capped_run=False)[0] for _ in range(2))
+    assert again.verification.inferences < first.verification.inferences
+    for report in (first, again):
+        told = json.loads(render_json(report))
+        assert (
+            told["runs_of_model"]
+            == sum(stage["runs"] for stage in told["stages"])
+            >= told["verification"]["inferences"]
+        )
+        assert sum(told["seconds_by_stage"].values()) == pytest.approx(sum(each.seconds for each in report.stages))
+    seen, known = again.verification, first.verification
+    assert seen.outputs_identical
+    assert seen.original_default_session_peak_bytes == known.original_default_session_peak_bytes
+
+
+def test_where_a_known_plan_cannot_be_built_any_more_the_search_is_made_without_it(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = wide_chain(own_cache / "chain.onnx", rows=65536)
+    found, _ = compiled(model, "45%")
+    assert found.exit_code == 0
+    monkeypatch.setattr(KnownPlans, "build", lambda self, kept: None)
+    again, _ = compiled(model, "43%")
+    assert again.exit_code == 0
+    assert FROM_CURVE not in again.solution.facts

@@ -12,7 +12,7 @@ from examples.make_encoder import save_encoder
 from remat_cli.base.progress import silent
 from remat_cli.compiling import optimise as optimise_stage
 from remat_cli.compiling import prepare as prepare_stage
-from remat_cli.compiling.learn import believe
+from remat_cli.compiling import profile as profiles
 from remat_cli.compiling.prepare import prepare
 from remat_cli.compiling.profile import profile_model
 from remat_cli.core.values.profile import OpCost
@@ -31,7 +31,7 @@ def prepared(work):
 @pytest.fixture
 def quiet_minute(monkeypatch):
     """A run of a known model takes as long as its costs say, however busy this machine is."""
-    monkeypatch.setattr(believe, "is_wrong", lambda prepared, expected_ns, seen: False)
+    monkeypatch.setattr(profiles, "is_wrong", lambda prepared, expected_ns, seen: False)
 
 
 @pytest.mark.usefixtures("quiet_minute")
@@ -81,7 +81,7 @@ def test_a_long_model_of_many_sizes_is_run_once_for_costs_and_outputs_though_its
         return msgspec.structs.replace(seen, measured=Measured(costs, 3 * 10**9 * len(looks), 0, None, runs=1))
 
     monkeypatch.setattr(prepare_stage, "look", long_look)
-    monkeypatch.setattr(believe, "time_apart", lambda *words: pytest.fail("a run more"))
+    monkeypatch.setattr(profiles, "time_apart", lambda *words: pytest.fail("a run more"))
     for times in (1, 2):
         model = prepare(tmp_path / "encoder.onnx", asked, tmp_path, silent())
         profile_model(model, asked, silent())

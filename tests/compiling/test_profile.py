@@ -11,7 +11,6 @@ import pytest
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.progress import Advance, Event, listening, silent
 from remat_cli.compiling import profile as under_test
-from remat_cli.compiling.learn import believe
 from remat_cli.compiling.placed import copy_costs, profile_apart
 from remat_cli.compiling.prepare import prepare
 from remat_cli.compiling.profile import profile_model
@@ -73,7 +72,7 @@ def model(tmp_path, config):
 @pytest.fixture
 def quiet_minute(monkeypatch):
     """A run of a known model takes as long as its costs say, however busy this machine is."""
-    monkeypatch.setattr(believe, "is_wrong", lambda prepared, expected_ns, seen: False)
+    monkeypatch.setattr(under_test, "is_wrong", lambda prepared, expected_ns, seen: False)
 
 
 @pytest.mark.usefixtures("quiet_minute")
@@ -132,7 +131,8 @@ def steady_machine(monkeypatch):
 
     whole: list[int] = []
     monkeypatch.setattr(under_test, "measure", measured)
-    monkeypatch.setattr(believe, "time_whole", lambda *words: WholeTime(whole[-1], 0.0))
+    monkeypatch.setattr(under_test, "time_whole", lambda *words: WholeTime(whole[-1], 0.0))
+    monkeypatch.setattr(under_test, "are_others_in_the_way", lambda before: False)
 
 
 @pytest.mark.parametrize("forgets", [False, True])
@@ -156,7 +156,7 @@ def test_costs_that_a_run_contradicts_are_measured_again(tmp_path, monkeypatch, 
     again = sum_ns(measured)
     assert bar.seen
     assert not {cost.time_ns for cost in measured.profile.ops} <= poisoned
-    monkeypatch.setattr(believe, "is_wrong", lambda prepared, expected_ns, seen: False)
+    monkeypatch.setattr(under_test, "is_wrong", lambda prepared, expected_ns, seen: False)
     kept = sum_ns(profile_model(prepare(sample, conditions, tmp_path, silent()), conditions, silent()))
     assert kept == again
 
@@ -186,7 +186,7 @@ def sum_ns(platform) -> int:
 )
 def test_noise_explains_a_difference_up_to_a_limit(model, seen_ns, noise_percent, is_wrong):
     seen = WholeTime(int(seen_ns), noise_percent)
-    assert believe.is_wrong(model, 100_000_000, seen) is is_wrong
+    assert under_test.is_wrong(model, 100_000_000, seen) is is_wrong
 
 
 def test_an_interrupted_run_goes_on_where_it_was(model, config, apart, monkeypatch):
@@ -274,3 +274,16 @@ def test_openvino_is_profiled(tmp_path):
     assert second.ops
     assert {op.name for op in (*second.ops, *second.unsupported)} == {op.name for op in model.graph.ops}
     assert links == ()
+
+
+@pytest.mark.parametrize(("slower", "is_busy", "again"), [(3, True, 0), (3, False, 1), (20, True, 1), (0.3, True, 1)])
+def test_costs_are_believed_where_other_programs_slow_a_run_down(tmp_path, monkeypatch, slower, is_busy, again):
+    conditions = load_settings({"cache_dir": str(tmp_path / "cache")}).conditions
+    profile_model(prepare(CHAIN, conditions, tmp_path, silent()), conditions, silent())
+    prepared = prepare(CHAIN, conditions, tmp_path, silent())
+    monkeypatch.setattr(under_test, "expected_ns_of", lambda prepared, known: 10**9)
+    monkeypatch.setattr(under_test, "time_whole", lambda *words: WholeTime(int(slower * 10**9), 0.0))
+    monkeypatch.setattr(under_test, "are_others_in_the_way", lambda before: is_busy)
+    bar = Bar()
+    profile_model(prepared, conditions, bar.progress)
+    assert bool(bar.seen) == bool(again)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -67,7 +66,6 @@ def never(found):
         (KeepRule(better=faster, is_enough=never), 10, 3),
         (KeepRule(admits=lambda found: found.time_ns < 25), 10, 2),
         (KeepRule(better=faster, is_enough=lambda found: found.time_ns < 15), 10, 2),
-        (KeepRule(is_enough=never, ends=time.monotonic()), 30, 1),
         (KeepRule(admits=never), None, 3),
     ],
 )

@@ -82,7 +82,9 @@ def test_the_report_is_one_object_with_the_fields_of_a_compile_for_each(report):
 def test_what_all_plan_alike_is_prepared_once(folder, monkeypatch):
     prepared = []
     prepare = forms.prepare_at_any
-    monkeypatch.setattr(forms, "prepare_at_any", lambda *words: prepared.append(words[1].portable) or prepare(*words))
+    monkeypatch.setattr(
+        forms, "prepare_at_any", lambda *words, **more: prepared.append(words[1].portable) or prepare(*words, **more)
+    )
     compiled(folder, "--target", "here,arm64,wasm", "--budget", "100%", "--force")
     assert prepared == [False, True]
 

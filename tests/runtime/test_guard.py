@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from remat_cli.base import processes
 from remat_cli.base.errors import ConfigError, RuntimeFailure
 from remat_cli.base.processes import Silent, memory_limited
+from remat_cli.base.run_count import counting
 from remat_cli.cli import main
 from remat_cli.runtime.measure.profilers import ProfileRequest, measure, time_whole
 from remat_cli.runtime.observe.caps import Trial, runs_under
@@ -26,7 +27,7 @@ from remat_cli.runtime.observe.hard_limit import HardLimitJob, limit_kind, runs_
 from remat_cli.runtime.sessions import guard
 from remat_cli.runtime.sessions._ort import Doing, pack_all, run_fresh
 from remat_cli.runtime.sessions.guard import guarded
-from remat_cli.runtime.sessions.session import SessionSettings, first_sight, optimize, run_profiled
+from remat_cli.runtime.sessions.session import SessionSettings, first_sight, optimize, outputs_of, run_profiled
 from remat_cli.settings.settings import load_settings
 from tests.cli.test_ending import environment, left
 
@@ -217,3 +218,11 @@ def test_settings_have_both_limits():
     for flags in ({"memory_limit": "10MiB"}, {"memory_limit": "much"}, {"run_limit": "0s"}):
         with pytest.raises(ConfigError):
             load_settings(flags)
+
+
+def test_runs_in_the_guarded_thread_count(tmp_path):
+    path = save(tmp_path / "net.onnx", [helper.make_node("Relu", ["x"], ["y"], "relu")], {})
+    with counting() as count:
+        first_sight(path, X, BRIEF)
+        outputs_of(path, (X, X), BRIEF)
+    assert count.runs == 3

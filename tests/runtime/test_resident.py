@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.run_count import counting
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime.observe import resident
 from remat_cli.runtime.observe.resident import (
@@ -147,3 +148,23 @@ def test_without_figures_of_the_system_nothing_is_measured(tmp_path, monkeypatch
     assert can_measure_resident()
     assert resident.resident_bytes() == ResidentBytes(5 * 1024, 3 * 1024)
     assert resident.resident_bytes().above(ResidentBytes(6 * 1024, 0)) == ResidentBytes(-1024, 3 * 1024)
+
+
+@needs_figures
+def test_runs_of_the_tiny_model_do_not_count(tmp_path):
+    job = ResidentJob(wide_model(tmp_path / "wide.onnx"), ONE, ONE_THREAD, runs=2)
+    with counting() as count:
+        run_fresh(measure_resident, job)
+    assert count.runs == job.runs
+
+
+@needs_figures
+def test_outputs_of_watched_runs_are_kept_and_what_is_held_is_the_same(tmp_path):
+    two = pack_all({"x": np.full((1, 1), 2, np.float32)})
+    job = ResidentJob(wide_model(tmp_path / "wide.onnx"), ONE, ONE_THREAD, runs=2, others=(two,))
+    figures, outputs = run_fresh(resident.measure_and_keep, job)
+    assert [outputs[number]["y"][0, 0] for number in range(2)] == [1, 2]
+    plain = run_fresh(measure_resident, job)
+    for one, other in zip(figures.run_peak_bytes, plain.run_peak_bytes, strict=True):
+        assert abs(one.total_bytes - other.total_bytes) < MIB
+    assert figures.run_peak_bytes[1].total_bytes > figures.run_peak_bytes[0].total_bytes + WIDE_BYTES / 2

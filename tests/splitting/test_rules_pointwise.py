@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.splitting.rules.record import ElementKind
 from remat_cli.splitting.rules.table import RULES
 from remat_cli.splitting.tiles.op_view import Slab
+from tests.splitting.looped_model import LoopedModel
 from tests.splitting.sliced_op import OneOp, check_slices
 
 CONTRIB = "com.microsoft"
@@ -271,3 +276,52 @@ def test_local_response_normalisation(threads):
 def test_normalisation_of_lines(axis, p):
     op = OneOp("LpNormalization", (numbers(5, 9, 7, 6),), {"axis": axis, "p": p}, opset=1)
     assert exact_axes(op, 4) == [other for other in range(4) if other != axis % 4]
+
+
+def bounded(*ops: tuple[str, float]) -> onnx.ModelProto:
+    """Ops one after the other on one tensor, each with a number."""
+    names = ["x", *(f"t{at}" for at in range(len(ops)))]
+    nodes = [
+        helper.make_node(op_type, [names[at], f"c{at}"], [names[at + 1]], name=f"{op_type}_{at}")
+        for at, (op_type, _) in enumerate(ops)
+    ]
+    weights = [numpy_helper.from_array(np.float32(number), f"c{at}") for at, (_, number) in enumerate(ops)]
+    shape = ["n", 7]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in (names[0], names[-1])]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("ops", "is_cut"),
+    [
+        ((("Add", 3.0), ("Max", 0.0), ("Min", 6.0)), True),
+        ((("Add", 3.0), ("Min", 6.0), ("Max", 0.0)), True),
+        ((("Sub", 0.5), ("Max", 0.0)), True),
+        ((("Max", 0.0),), False),
+        ((("Mul", 3.0), ("Max", 0.0)), False),
+        ((("Add", 0.0), ("Max", 0.0)), False),
+        ((("Add", 3.0), ("Max", -0.0)), False),
+        ((("Add", 3.0), ("Mul", 3.0), ("Max", 0.0)), False),
+    ],
+)
+def test_the_larger_of_a_zero_and_of_what_is_never_minus_zero_is_cut(ops, is_cut):
+    view = LoopedModel(bounded(*ops), SizeFamily((SizeRange("n", 1, 40),))).sized.view
+    (op,) = (at for at, each in enumerate(view.graph.ops) if each.op_type == "Max")
+    assert (view.slice(op, Slab(0, 3, 9)) is not None) is is_cut
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_what_cancels_out_is_plus_zero_wherever_it_lies(threads):
+    """Sums that cancel out, at all places: the larger of them and of zero has the same bits in any slab."""
+    fed = np.full((40, 7), -3.0, np.float32)
+    fed[::3] = np.float32(-0.0)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    model = bounded(("Add", 3.0), ("Min", 6.0), ("Max", 0.0))
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    (whole,) = session.run(None, {"x": fed})
+    for start in range(40):
+        for stop in range(start + 1, 41):
+            (part,) = session.run(None, {"x": fed[start:stop]})
+            assert part.tobytes() == whole[start:stop].tobytes()

@@ -13,10 +13,14 @@ from remat_cli.core.values.conditions import Conditions
 
 @dataclass(frozen=True)
 class Forms:
-    """The forms of a model that were prepared so far: the first in the folder `work`, others in folders inside it."""
+    """The forms of a model that were prepared so far: the first in the folder `work`, others in folders inside it.
+
+    What outputs are compared with is watched in the same runs where verification `watches` a process of it.
+    """
 
     model: Path
     work: Path
+    watches: bool = False
     found: list[tuple[Conditions, Prepared]] = field(default_factory=list)
 
     def prepared(self, conditions: Conditions, progress: Progress) -> Prepared:
@@ -33,6 +37,6 @@ class Forms:
         work = self.work / f"form_{len(self.found)}" if self.found else self.work
         work.mkdir(exist_ok=True)
         known = self.found[0][1].original if self.found else None
-        found = prepare_at_any(self.model, conditions, work, progress, known)
+        found = prepare_at_any(self.model, conditions, work, progress, known, watches=self.watches)
         self.found.append((conditions, found))
         return found

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from math import isinf
 from pathlib import Path
 
 from remat_cli.base.progress import Progress, silent
@@ -20,6 +21,7 @@ from remat_cli.compiling.search.tiles import WHOLE_SHARE, Tiles, inside_above
 from remat_cli.compiling.solve import answer
 from remat_cli.compiling.write import write_within_budget
 from remat_cli.core.schedule.splits import Region, RegionFacts
+from remat_cli.core.values.curve import TradeOff
 
 FREE_PERCENT = 0.5  # a plan of whole ops that costs no more than this is taken as it is
 
@@ -41,17 +43,27 @@ def plan_one_model(
 def _planned(
     prepared: Prepared, platform: Platform, request: CompileRequest, work: Path, progress: Progress
 ) -> OneModel | Refused:
-    """The best plan that is known or found: by a search, unless what is known already answers the question."""
+    """The best plan that is known or found: by a search, unless what is known already answers the question.
+
+    A search builds nothing of which no more is expected than of a plan that is known. Where that one cannot be built
+    any more, it is forgotten, and the search is made without it.
+    """
     known = KnownPlans(SplitTask.unplanned(prepared, platform, request, work, progress))
     if (answered := known.answer()) is not None:
         return answered
-    searched = _searched(known, prepared, request, progress)
-    known.searched()
-    return known.best(searched if isinstance(searched, OneModel) else None) or searched
+    while True:
+        curve = known.curve()
+        searched = _searched(known, curve, prepared, request, progress)
+        found = known.best(searched if isinstance(searched, OneModel) else None)
+        if found is not None or isinf(known.best_share(curve)) or progress.should_stop():
+            known.searched()
+            return found or searched
 
 
-def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, progress: Progress) -> OneModel | Refused:
-    """What a search finds: plans of whole ops, then with splits."""
+def _searched(
+    known: KnownPlans, curve: TradeOff, prepared: Prepared, request: CompileRequest, progress: Progress
+) -> OneModel | Refused:
+    """What a search finds: plans of whole ops, then splits of which more is expected than is known."""
     task, mode = known.task, request.splits.mode
     search = request.search if mode == "off" else request.search.share(WHOLE_SHARE)
     solving = time.monotonic()
@@ -69,7 +81,10 @@ def _searched(known: KnownPlans, prepared: Prepared, request: CompileRequest, pr
         known.keep(kept)
     if mode == "off" or (mode == "auto" and _is_free(whole)):
         return whole
-    return plan_split(tiles)
+    share = known.best_share(curve)
+    if mode == "auto" and isinstance(whole, OneModel):
+        share = min(share, whole.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
+    return plan_split(tiles, curve.points, share)
 
 
 def propose_regions(

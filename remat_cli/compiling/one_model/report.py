@@ -1,7 +1,5 @@
 """What a compile to one model found out, told as a report."""
 
-from pathlib import Path
-
 from remat_cli.compiling.learn.settle import Settled
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.record import searched_solution
@@ -13,7 +11,7 @@ from remat_cli.report.regions import region_reports
 from remat_cli.report.solution import CHEAPEST_PERCENT
 
 
-def model_report(model: Path, settled: Settled[OneModel | Refused, OneModelSeen | None]) -> OneModelReport:
+def model_report(settled: Settled[OneModel | Refused, OneModelSeen | None]) -> OneModelReport:
     """What was split and recomputed; blockers only where the budget is out of reach."""
     planned = settled.planned
     answer, graph = planned.answer, planned.prepared.graph
@@ -23,7 +21,7 @@ def model_report(model: Path, settled: Settled[OneModel | Refused, OneModelSeen 
     blocking = floor.op if is_out_of_reach else None
     held = tuple(tensor_ids(graph)[tensor] for tensor in floor.held)
     return OneModelReport(
-        model=str(model),
+        model=str(planned.whole.source.path),
         budget=answer.question.text,
         solution=searched_solution(planned, None if written is None else written.promised_bytes),
         ops=len(planned.whole.graph.ops),

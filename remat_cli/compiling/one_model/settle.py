@@ -19,10 +19,10 @@ from remat_cli.compiling.learn.learn import (
 from remat_cli.compiling.learn.settle import Settled, Settling
 from remat_cli.compiling.one_model.files import save_model
 from remat_cli.compiling.one_model.record import record_model
+from remat_cli.compiling.one_model.remembered import remember_cap, remember_process
 from remat_cli.compiling.one_model.verify import ModelRun, verify_model
 from remat_cli.compiling.plan import within_overhead
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.prepare import remember_cap, remember_process
 from remat_cli.compiling.process.forecast import saves_packed
 from remat_cli.compiling.search.kept_curve import keep_seen
 from remat_cli.compiling.write import with_budget, write_with_room, write_within_budget

@@ -11,8 +11,10 @@ from remat_cli.base import progress as stages
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.base.units import format_bytes
+from remat_cli.compiling.facts import known_facts_of, remember_facts
+from remat_cli.compiling.one_model.remembered import known_process
 from remat_cli.compiling.planned import PlannedRun
-from remat_cli.compiling.prepare import Prepared, asked_settings, known_process
+from remat_cli.compiling.prepare import Prepared, asked_settings
 from remat_cli.compiling.process.resident import ResidentRequest, see_processes
 from remat_cli.compiling.record import whole_profile
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
@@ -31,8 +33,7 @@ from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.family import resident_after
-from remat_cli.runtime.verify.likeness import have_same_bits
-from remat_cli.runtime.verify.verify import verify_closely
+from remat_cli.runtime.verify.verify import alone_key, verify_closely
 from remat_cli.runtime.verify.verify_request import Beyond, ManySizes, VerifyRequest
 
 LONG_NS = 2_000_000_000
@@ -72,8 +73,7 @@ def verify_model(
         beyond = None if runnable is None else Beyond(given.twin, runnable.at.conditions.dims, runnable.failed)
         many = ManySizes(whole.original.path, tuple(sizes), feeds, plan.promise.peak_bytes, beyond)
         request = replace(request, sizes=many, more_feeds=())
-    with _blamed_on_machine(whole):
-        report, lessons = verify_closely(request, progress.advance)
+    report, lessons = _verified(request, whole, checks, progress)
     if report.passed and report.family and request.sizes is not None and is_full:
         report = msgspec.structs.replace(report, family=_kept(request, request.sizes, report.family, progress))
     if report.passed and not whole.conditions.session.is_default and whole.runnable is None:
@@ -86,6 +86,20 @@ def verify_model(
             report = msgspec.structs.replace(report, process=_process(given, predicted, whole, checks, progress))
     seeds = (SEEDS_NOTE,) if whole.has_seeds else ()
     return msgspec.structs.replace(report, notes=(*whole.notes, *report.notes, *seeds)), lessons
+
+
+def _verified(
+    request: VerifyRequest, whole: Prepared, checks: Checks, progress: Progress
+) -> tuple[OneModelSeen, tuple[Lesson, ...]]:
+    """What runs showed; what sessions on the original alone show is measured once, and kept."""
+    key = alone_key(request, whole.original.key)
+    facts = known_facts_of(whole.reference_sha256, whole.conditions)
+    known = None if facts is None or checks.mode == "thorough" else facts.alone.get(key)
+    with _blamed_on_machine(whole):
+        report, lessons, alone = verify_closely(replace(request, known_alone=known), progress.advance)
+    if facts is not None and known is None and alone:
+        remember_facts(whole.reference_sha256, whole.conditions, alone={**facts.alone, key: alone})
+    return report, lessons
 
 
 def _request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyRequest:
@@ -135,7 +149,7 @@ def _workspace(profile: Profile) -> dict[str, int]:
 def _as_asked(report: OneModelSeen, given: PlannedRun, whole: Prepared) -> OneModelSeen:
     """Compare outputs once more in a session as it was asked for; the checks before need the runtime's own options."""
     (found,) = outputs_of(given.model, (whole.feeds,), asked_settings(whole.conditions))
-    if have_same_bits(whole.outputs, found):
+    if whole.gives(found):
         return report
     note = f"outputs differ in a session with {', '.join(whole.conditions.session.words)}"
     return msgspec.structs.replace(report, outputs_identical=False, notes=(*report.notes, note))

@@ -83,9 +83,9 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
         """Nothing: the model is what users run."""
         return report
 
-    def report(self, model: Path, settled: Settled[OneModel | Refused, OneModelSeen | None]) -> OneModelReport:
+    def report(self, settled: Settled[OneModel | Refused, OneModelSeen | None]) -> OneModelReport:
         """What was split and recomputed, or what stands in the way."""
-        return model_report(model, settled)
+        return model_report(settled)
 
     def told(self, planned: PlannedModel) -> tuple[str, ...]:
         """Nothing besides."""

@@ -1,7 +1,5 @@
 """What a compile of a plan that says where ops run found out, told as a report."""
 
-from pathlib import Path
-
 import msgspec
 
 from remat_cli.compiling.placed.record import known_placement, placement_of
@@ -12,9 +10,7 @@ from remat_cli.report.devices.sessions import SessionsReport, sessions_report
 from remat_cli.report.solution import SolutionReport
 
 
-def placed_report(
-    model: Path, planned: Sessions | Refused, solution: SolutionReport, seen: SessionsSeen | None
-) -> SessionsReport:
+def placed_report(planned: Sessions | Refused, solution: SolutionReport, seen: SessionsSeen | None) -> SessionsReport:
     """What is known before anything is written; files, snippet and warnings are for the caller to add."""
     question = planned.answer.question
     if isinstance(planned, Refused):
@@ -23,7 +19,7 @@ def placed_report(
         placement = placement_of(planned)
     placed = PlacedPlan(planned.platform.graph, question.problem, placement, planned.answer.plan)
     return sessions_report(
-        model=str(model),
+        model=str(planned.whole.source.path),
         budget=question.text,
         solution=solution,
         ops=len(planned.whole.graph.ops),

@@ -11,7 +11,13 @@ from remat_cli.core.values.resident import LimitedRuns, ProcessMemory, ProcessSe
 from remat_cli.onnx_io.write.packed import packed_weights
 from remat_cli.onnx_io.write.save import data_path
 from remat_cli.runtime.observe.hard_limit import HardLimitJob, limit_kind, runs_under_limit
-from remat_cli.runtime.observe.resident import ResidentFigures, ResidentJob, can_measure_resident, measure_resident
+from remat_cli.runtime.observe.resident import (
+    ResidentFigures,
+    ResidentJob,
+    can_measure_resident,
+    measure_and_keep,
+    measure_resident,
+)
 from remat_cli.runtime.sessions._ort import Advance, ignore_progress, pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings
 
@@ -72,6 +78,21 @@ def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) 
         limited=limited,
         traces=tuple(figures[0].trace for figures in (before, after) if figures and figures[0].trace is not None),
     )
+
+
+def see_alone(
+    model: Path, feeds: Sequence[Mapping[str, Any]], settings: SessionSettings, *, is_mapped: bool
+) -> tuple[ProcessMemory, tuple[Mapping[str, Any], ...]]:
+    """What a process holds that runs a model on all feeds, twice at least, and what it gives for each.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run it.
+    """
+    first, *others = map(pack_all, feeds)
+    runs = max(LEAST_RUNS, len(feeds))
+    job = ResidentJob(str(model.resolve()), first, settings, runs, others=tuple(others))
+    figures, outputs = run_fresh(measure_and_keep, job, ignore_progress, settings.run_seconds)
+    return worst_of([figures], is_mapped=is_mapped), outputs[: len(feeds)]
 
 
 def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[ResidentFigures]:

@@ -1,47 +1,174 @@
-"""Splits whose plans should fit a budget: the cheapest by estimate, at falling shares of it, since estimates err."""
+"""Splits whose plans should fit a budget: over a ladder of caps that of which, by estimate, most is to be expected."""
 
+import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from remat_cli.compiling.planned import OneModel
-from remat_cli.compiling.search.loop import KeepRule, Known, search
+from remat_cli.compiling.search.expected import Expected, Promising
+from remat_cli.compiling.search.loop import KeepRule, Known, SplitTask, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
+from remat_cli.core.values.curve import CurvePoint
+from remat_cli.runtime.measure.profilers import LONG_RUN_NS
+from remat_cli.splitting.tiles.propose import DOUBT, SplitProposal
 
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
+CAPS = (0.65, 0.5, 0.35, 0.8, 0.25)
+"""Of what planning can change: caps below a budget that are looked at too, in this order, as time allows."""
+LOOK_SECONDS, LOOK_SHARE = 1.0, 0.15
+"""For looking at them, and of the time that is left, which must be as much; each may take its part of that."""
+NEAR_SHARE = 0.04
+"""Of the time of a run: what costs by so little more by estimate costs the same, and the smaller one is preferred."""
+WORTH_PER_SECOND = 0.0025
+"""Of the time of a run: so much must be expected of a candidate for each second that it takes to build and measure."""
+RUNS, SECONDS = 8, 2.0
+"""What that takes before one was measured: so many runs of the model, and seconds beside them."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A proposal, and the share of the budget that it was made for."""
+
+    proposal: SplitProposal
+    share: float
+
+    def is_other_than(self, failed: "Aim") -> bool:
+        """Whether it may fit where another one did not: it is for less, or of another form."""
+        return self.share < failed.share or self.proposal.form != failed.proposal.form
 
 
 @dataclass(frozen=True)
 class AimedSplits:
-    """Proposes splits at each aim in turn, none twice; a tighter plan goes on at lower aims."""
+    """Proposes of all splits that should fit a budget, or a cap below it, the one of which most is to be expected.
+
+    What costs about as little and holds less comes first. Each that was measured corrects the estimates of its kin.
+    Where one does not fit, splits for less are proposed; a tighter plan goes on there too. `points` are plans that are
+    known, of which the best within the budget takes `known_share` longer than the baseline.
+    """
 
     tiles: Tiles
-    aims: Sequence[float]
+    aims: Sequence[float] = AIMS
+    points: Sequence[CurvePoint] = ()
+    known_share: float = math.inf
+    _tried: set[object] = field(default_factory=set)
 
     def propose(self, known: Known) -> Iterator[TileCandidate]:
-        """A few splits, whatever became of those before."""
-        return islice(self._all(), self.tiles.most_trials)
+        """A few splits, as long as more is expected of one than it takes."""
+        lower = list(self.aims[1:])
+        pool = [*self._at(self.aims[0]), *self._below(self.aims[0])] if self.aims else []
+        expected, seconds = Expected(self._points_near(pool)), self._seconds
+        for _ in range(self.tiles.most_trials):
+            while not pool and lower:
+                pool = self._at(lower.pop(0))
+            chosen = self._best(pool, expected, seconds, min(self.known_share, self._share(known.best)))
+            if chosen is None:
+                return
+            self._tried.add(chosen.proposal.key)
+            began = time.monotonic()
+            yield self._candidate(chosen)
+            seconds, trial = time.monotonic() - began, known.trial
+            if trial is not None:
+                expected = expected.with_measured(self._point(chosen), self._share_of(trial.least_ns))
+            pool = [each for each in pool if each.proposal.key not in self._tried]
+            if not isinstance(known.found, OneModel):
+                pool = [each for each in pool if each.is_other_than(chosen)]
+                lower = [share for share in lower if share < chosen.share]
+                pool += self._at(lower.pop(0)) if lower else []
 
-    def _all(self) -> Iterator[TileCandidate]:
-        tried: set[object] = set()
-        for aim in self.aims:
-            lower = tuple(other for other in AIMS if other < aim)[1:]
-            for proposal in self.tiles.propose(int(self.tiles.free_bytes * aim)):
-                if proposal.regions and proposal.key not in tried:
-                    tried.add(proposal.key)
-                    yield TileCandidate(self.tiles, proposal, aim, tighter=partial(fit_budget, self.tiles, lower))
+    def _candidate(self, aim: Aim) -> TileCandidate:
+        lower = tuple(other for other in AIMS if other < aim.share)[1:]
+        return TileCandidate(self.tiles, aim.proposal, aim.share, tighter=partial(fit_budget, self.tiles, lower))
+
+    def _best(self, pool: Sequence[Aim], expected: Expected, seconds: float, best: float) -> Aim | None:
+        """What is built next: while no plan is known the cheapest, else that of which most is expected, if any is."""
+        if not pool:
+            return None
+        costs = [expected.cost(self._point(each)) for each in pool]
+        if math.isinf(best):
+            least = min(costs)
+            near = (each for each, cost in zip(pool, costs, strict=True) if cost <= least + NEAR_SHARE)
+            return min(near, key=lambda each: each.proposal.peak_bytes)
+        gains = [expected.gain(self._point(each), best) for each in pool]
+        gain, place = max(zip(gains, range(len(pool)), strict=True))
+        return pool[place] if gain > WORTH_PER_SECOND * seconds else None
+
+    def _at(self, share: float, most_seconds: float = math.inf) -> list[Aim]:
+        """What is proposed for a share of the budget and was not tried before."""
+        found = self.tiles.propose(int(self.tiles.free_bytes * share), most_seconds)
+        return [Aim(each, share) for each in found if each.regions and each.key not in self._tried]
+
+    def _below(self, share: float) -> list[Aim]:
+        """What is proposed for caps below, which are the same for every budget, as time allows."""
+        task = self.tiles.task
+        if task.clock.left < LOOK_SECONDS:
+            return []
+        ends = time.monotonic() + min(LOOK_SECONDS, LOOK_SHARE * task.clock.left)
+        whole_bytes = task.question.baseline.peak - task.whole.profile.fixed_bytes
+        shares = [cap * whole_bytes / max(1, self.tiles.free_bytes) for cap in CAPS]
+        below, found = [each for each in shares if each < share], list[Aim]()
+        for place, each in enumerate(below):
+            left = ends - time.monotonic()
+            if left > 0 and not task.should_stop():
+                found += self._at(each, left / (len(below) - place))
+        return found
+
+    def _points_near(self, pool: Sequence[Aim]) -> tuple[tuple[Promising, float], ...]:
+        """Plans that are known, as measurements of what is proposed for as many bytes."""
+        fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
+        split = [point for point in self.points if point.is_split and point.live_bytes > fixed_bytes]
+        found = []
+        for point in split if pool else ():
+            own = Promising("", point.live_bytes - fixed_bytes, 0.0)
+            near = min(map(self._point, pool), key=own.distance)
+            found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
+        return tuple(found)
+
+    def _point(self, aim: Aim) -> Promising:
+        proposal = aim.proposal
+        doubt = DOUBT if proposal.form == "bands" else 1.0
+        return Promising(proposal.form, max(1, proposal.peak_bytes), doubt * proposal.added_ns / self._baseline_ns)
+
+    def _share(self, found: OneModel | None) -> float:
+        return math.inf if found is None else self._share_of(found.plan.time_ns)
+
+    def _share_of(self, time_ns: int) -> float:
+        return time_ns / self._baseline_ns - 1
+
+    @cached_property
+    def _baseline_ns(self) -> int:
+        return max(1, self.tiles.task.question.baseline.time_ns)
+
+    @property
+    def _seconds(self) -> float:
+        """What building and measuring one may take."""
+        return SECONDS + RUNS * self._baseline_ns / 1e9
 
 
-def fit_budget(tiles: Tiles, aims: Sequence[float] = AIMS) -> OneModel | None:
-    """The first split, by falling aims, whose plan fits the budget; where it is dear, the fastest of a few more.
+def fit_budget(
+    tiles: Tiles, aims: Sequence[float] = AIMS, points: Sequence[CurvePoint] = (), known_share: float = math.inf
+) -> OneModel | None:
+    """The fastest of a few splits whose plans fit the budget, or the first that costs hardly anything.
 
     What fits a smaller budget fits this one, and may be faster: estimates err. More are tried as long as the race
-    may take by its share of the time limit.
+    may take by its share of the time limit, and more is expected than what is known.
     """
     task = tiles.task
-    ends = time.monotonic() + task.request.splits.race_share * task.request.search.limits.seconds
-    return search(
-        AimedSplits(tiles, aims), KeepRule(better=task.better, is_enough=tiles.is_cheap, ends=ends), task.ending
-    )
+    is_over = _race(task)
+    proposer = AimedSplits(tiles, aims, points, known_share)
+    rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over())
+    return search(proposer, rule, task.ending)
+
+
+def _race(task: SplitTask) -> Callable[[], bool]:
+    """Whether rivals of what was found were measured for long enough; short runs of the model do not count."""
+    began, ran = time.monotonic(), task.clock.run_seconds
+    most_seconds = task.request.splits.race_share * task.request.search.limits.seconds
+    is_long = task.question.baseline.time_ns > LONG_RUN_NS
+
+    def is_over() -> bool:
+        running = 0.0 if is_long else task.clock.run_seconds - ran
+        return time.monotonic() - began - running > most_seconds
+
+    return is_over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -84,6 +85,15 @@ class KnownPlans:
         limits = search.limits
         effort = f"{splits.race_share} {limits.seed} {float(limits.gap)}"
         return Searched(self.question, limits.seconds, effort)
+
+    def curve(self) -> TradeOff:
+        """The curve as it is now; empty where none is kept."""
+        return self.kept.curve() if self.is_kept else TradeOff()
+
+    def best_share(self, curve: TradeOff) -> float:
+        """How much longer than the baseline the best plan of a curve takes for the question; infinite: it has none."""
+        best = curve.best(self.question)
+        return math.inf if best is None else best.relative_time - 1
 
     def answer(self) -> OneModel | None:
         """A plan that is as good as a search would find; None where there must be one."""

@@ -6,7 +6,6 @@ is kept a `KeepRule`'s. What all of them are given is a `SplitTask`.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -173,15 +172,11 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Which plans are admitted, which of two is kept, and when there need be no other; by default the first one.
-
-    After `ends` on the clock any plan that was found is enough.
-    """
+    """Which plans are admitted, which of two is kept, and when there need be no other; by default the first one."""
 
     admits: Callable[[OneModel], bool] = lambda found: True
     better: Callable[[OneModel, OneModel], OneModel] = lambda kept, found: found
     is_enough: Callable[[OneModel], bool] = lambda found: True
-    ends: float = math.inf
 
 
 def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel | None:
@@ -197,7 +192,7 @@ def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel |
         known.found = _planned(known.trial, progress) if known.trial is not None and is_planned else None
         if isinstance(known.found, OneModel) and rule.admits(known.found):
             known.best = known.found if known.best is None else rule.better(known.best, known.found)
-        if known.best is not None and (rule.is_enough(known.best) or time.monotonic() > rule.ends):
+        if known.best is not None and rule.is_enough(known.best):
             break
     return known.best
 

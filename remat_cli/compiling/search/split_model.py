@@ -33,10 +33,11 @@ from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.ort_rules.versions import LATE_KERNELS, numbers_of
 from remat_cli.runtime.measure.profile_cache import ProfileCache
+from remat_cli.runtime.measure.profilers import LONG_RUN_NS
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.packing import lean_form
-from remat_cli.runtime.sessions.session import outputs_of
+from remat_cli.runtime.sessions.session import open_session, outputs_of
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.loops.loops import SEQUENCES_SINCE
 from remat_cli.splitting.tiles.build import (
@@ -127,10 +128,11 @@ def in_least_opset(model: Any, whole: Prepared) -> Any:
     return lowered(model, opset_of(whole.reference))
 
 
-def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | None:
+def raised_model(whole: Prepared, conditions: Conditions, work: Path, run_ns: int) -> Any | None:
     """The whole model under the opset that filling tiles in place needs; None where it does not run alike.
 
-    None too where it is for a version of the runtime that has no kernel for that.
+    Where a run takes long, that the runtime takes it has to do: the bits of each split model are compared anyway. None
+    too where it is for a version of the runtime that has no kernel for that.
     """
     asked, first = conditions.runtimes, LATE_KERNELS[FILL_OP, FILL_SINCE]
     if asked is not None and numbers_of(asked.oldest) < numbers_of(first):
@@ -143,7 +145,8 @@ def raised_model(whole: Prepared, conditions: Conditions, work: Path) -> Any | N
     can_be_raised = None if known is None else known.can_be_raised
     if can_be_raised is None:
         save_work(raised, work / "raised.onnx")
-        can_be_raised = _runs_alike(work / "raised.onnx", whole, conditions)
+        is_alike = _is_taken if run_ns > LONG_RUN_NS else _runs_alike
+        can_be_raised = is_alike(work / "raised.onnx", whole, conditions)
         remember_facts(whole.reference_sha256, conditions, can_be_raised=can_be_raised)
     return raised if can_be_raised else None
 
@@ -166,9 +169,18 @@ def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
     """Whether the runtime takes a model under a newer opset, with the same outputs: it lacks kernels for some ops."""
     try:
         seen = outputs_of(raised, (whole.feeds,), compared_settings(conditions))[0]
-        return have_same_bits(seen, whole.outputs)
+        return whole.gives(seen)
     except RuntimeFailure:
         return False
+
+
+def _is_taken(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
+    """Whether the runtime opens a model under a newer opset: it lacks kernels for some ops."""
+    try:
+        open_session(raised, compared_settings(conditions))
+    except RuntimeFailure:
+        return False
+    return True
 
 
 def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, work: Path) -> int | None:
@@ -242,7 +254,6 @@ def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
 
 def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassociate: bool) -> ModelFacts | None:
     """What a run of a split model shows; None where its outputs are not the whole one's, or not close as allowed."""
-    wanted = whole.outputs
     seen = observe(split, whole.feeds, conditions)
     facts, found = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
     if conditions.is_left:  # as sessions open it, which work in blocks, and without those as other processors do
@@ -250,8 +261,8 @@ def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassoci
         if not (may_reassociate or have_same_bits(plain, seen.outputs)):
             return None
         found = outputs_of(split, (whole.feeds,), compared_settings(conditions))[0]
-    if have_same_bits(wanted, found):
+    if whole.gives(found):
         return facts
-    if may_reassociate and likeness(wanted, found).are_close:
+    if may_reassociate and likeness(whole.outputs, found).are_close:
         return msgspec.structs.replace(facts, has_same_bits=False)
     return None

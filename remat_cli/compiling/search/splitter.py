@@ -1,14 +1,17 @@
 """Splits of one model in tiles: the better of the whole plan and the best split, or why there is none."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.search.aimed import fit_budget
+from remat_cli.compiling.search.aimed import AIMS, fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
+from remat_cli.core.values.curve import CurvePoint
 from remat_cli.onnx_io.read.interface import has_op
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.splitting.tiles.obstacle import SplitObstacle
@@ -16,13 +19,16 @@ from remat_cli.splitting.tiles.obstacle import SplitObstacle
 MADE_BY_RUNTIME = "the model has no such op: the runtime made it of others, which may well be cut"
 
 
-def plan_split(tiles: Tiles) -> OneModel | Refused:
-    """The better of the whole plan and the best one with splits; no search where outputs alone are too much."""
+def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: float = math.inf) -> OneModel | Refused:
+    """The better of the whole plan and the best one with splits; no search where outputs alone are too much.
+
+    `points` are plans that are known, of which the best one takes `known_share` longer than the baseline.
+    """
     task = tiles.task
     if tiles.output_bytes > tiles.free_bytes and not task.question.least:
         return without_splits(tiles)
     task.progress.stage(stages.SPLITTING)
-    found = hold_least(tiles) if task.question.least else fit_budget(tiles)
+    found = hold_least(tiles) if task.question.least else fit_budget(tiles, AIMS, points, known_share)
     if found is None:
         return without_splits(tiles)
     if task.request.splits.mode == "auto" and isinstance(task.whole, OneModel):

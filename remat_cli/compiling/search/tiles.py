@@ -66,7 +66,8 @@ class Tiles:
         block = whole.prepared.layout_block
         threads = op_threads(conditions)
         with task.clock.running():
-            raised = raised_model(whole.prepared, conditions, task.work) if self.may_fill else None
+            run_ns = task.question.baseline.time_ns
+            raised = raised_model(whole.prepared, conditions, task.work, run_ns) if self.may_fill else None
         model = raised or whole.prepared.reference
         view = view_model(model, whole.prepared.graph, block, threads, splits.allow_reassociation)
         plan = task.question.baseline

@@ -117,7 +117,7 @@ def _exposed(canvas: Canvas) -> onnx.ModelProto:
     del proto.graph.value_info[:]
     of_any_rank = {value.name for value in canvas.model.graph.outputs if value.shape is None}
     for value in proto.graph.output:
-        if value.name in of_any_rank:
+        if value.name in of_any_rank and value.HasField("type"):  # asking for what is not there makes an empty one
             value.type.tensor_type.ClearField("shape")  # the copy says that they are scalars
     return proto
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -120,7 +120,8 @@ def _node(draft: Draft, values: dict[str, ir.Value], parts: Parts, outputs: Mapp
             made.append(ir.Value(name=name, type=parts.types.get(name)))
         else:
             shape = None if port.shape is None else port.shape.copy()
-            made.append(ir.Value(name=name, type=port.type, shape=shape))
+            # the runtime takes an output without a type, ONNX's checker does not
+            made.append(ir.Value(name=name, type=port.type or parts.types.get(name), shape=shape))
     values.update({name: value for name, value in zip(draft.makes, made, strict=True) if name})
     source = draft.source
     inner = {outer: values[name] for outer, name in draft.captured}
@@ -197,7 +198,8 @@ def check_rewritten(model: ir.Model, interface: Interface, *, is_held: bool = Tr
     in_order = list(range(len(nodes)))
     if is_held and (default_order(nodes) != in_order or priority_order(nodes) != in_order):
         raise RematError("the rewritten model would not run in the plan's order: report this")
-    if _described(interface_of(model)) != _described(interface):
+    untyped = {port.name for port in interface.outputs if port.type is None}
+    if _described(interface_of(model), untyped) != _described(interface, untyped):
         raise RematError("the rewritten model has another interface than the original: report this")
     try:
         onnx.checker.check_model(without_runtime_ops(ir.to_proto(light_copy(model))))
@@ -205,8 +207,9 @@ def check_rewritten(model: ir.Model, interface: Interface, *, is_held: bool = Tr
         raise RematError(f"the rewritten model is not valid ONNX: {str(error).splitlines()[0]}") from error
 
 
-def _described(interface: Interface) -> list[tuple[str, str, str]]:
-    return [(port.name, str(port.type), str(port.shape)) for port in (*interface.inputs, *interface.outputs)]
+def _described(interface: Interface, untyped: Collection[str]) -> list[tuple[str, str, str]]:
+    ports = (*interface.inputs, *interface.outputs)
+    return [(p.name, "" if p.name in untyped else str(p.type), str(p.shape)) for p in ports]
 
 
 def light_copy(model: ir.Model) -> ir.Model:

@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,11 @@ BLOCK_SECONDS = 0.02
 LONG_SECONDS = 2.0
 """Rounds that take longer end as soon as times are settled."""
 SETTLED_PERCENT = 5.0
+LONG_RUN_NS = 50_000_000
+"""A run that takes longer is made no more often than it takes for times to agree."""
+LONG_ROUNDS = 3
+NOISY_SHARE = 4.0
+"""Times of short runs that do not agree are measured for so many times as long."""
 STATS_ENTRY = "session.collect_node_memory_stats_to_file"
 
 
@@ -59,8 +64,8 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     """How to measure.
 
     After `warmups` runs, of which the first shows memory, come `runs` rounds of one run with and one without profiling;
-    more while they end within `least_seconds`, since short runs are noisy and cheap, and fewer where runs are long and
-    times agree. Where they do not agree in the end, one more run is profiled.
+    more while they end within `least_seconds`, since short runs are noisy and cheap, and for some times that where they
+    do not agree; fewer where runs are long. Where they do not agree in the end, one more short run is profiled.
     `optimization` is the level at which the model was optimised, kept for the record. Measuring that shows no progress
     for `run_seconds` is ended. After `most_seconds` two rounds are enough, settled or not. `wiring` is that of the ops
     in bodies of the model, by name.
@@ -97,7 +102,8 @@ class Measured(msgspec.Struct, frozen=True):
     """What measuring gave.
 
     `ops` are in the order of the names asked for, under exact options; times are raw minima, whose sum is a few percent
-    below `run_ns`, the least time of a whole run without profiling, with default options. `packed_bytes` is what the
+    below `run_ns`, the least time of a whole run without profiling, with default options (of long ones with profiling,
+    which costs them next to nothing). `packed_bytes` is what the
     session holds in its arena before the first op: packed weights, and weights of at most 127 bytes (None: this runtime
     does not count).
     `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
@@ -169,7 +175,8 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     first = seen.run
     bodies = requests_of_bodies(path, feeds, request)
     advance(1, total)
-    runs, times, beside = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total))
+    is_long = seen.run_ns > LONG_RUN_NS
+    runs, times, beside = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total), is_long=is_long)
     advance(total, total)
     durations: dict[str, list[int]] = {}
     for run in runs:
@@ -186,7 +193,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
         packed_bytes=counted_baseline_bytes(first.events),
         loading_peak_bytes=loading,
         run_noise_percent=noise_percent(times),
-        runs=1 + bool(request.wiring) + len(runs) + len(times),
+        runs=1 + bool(request.wiring) + len(runs) + (0 if is_long and job.beside is None else len(times)),
         beside_ns=min(beside, default=None),
         bodies=bodies,
     )
@@ -293,40 +300,87 @@ def _observed(path: Path, feeds: Mapping[str, Array], request: ProfileRequest, o
         return Observed(runs[0], read_node_stats(stats), outputs, run_ns)
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How many rounds there are: `rounds`, or `least` once they took `seconds` and times agree; `profiled` of them.
+
+    Where times of short runs do not agree, rounds go on; those of long ones do not.
+    """
+
+    request: ProfileRequest
+    rounds: int
+    least: int
+    seconds: float
+    profiled: int = 2
+    is_long: bool = False
+
+    def is_enough(self, rounds: int, seconds: float, times: Sequence[Sequence[int]]) -> bool:
+        """Whether rounds may end: all were made, or they are long and say the same, or they must end."""
+        request = self.request
+        if rounds >= self.rounds:
+            is_full = seconds * (rounds + 1) / rounds > request.least_seconds
+            is_noisy = not self.is_long and seconds < NOISY_SHARE * request.least_seconds
+            return is_full and (not is_noisy or all(map(_are_settled, times)))
+        if rounds >= FEWEST_ROUNDS and seconds > request.most_seconds:
+            return True
+        return rounds >= self.least and seconds > self.seconds and all(map(_are_settled, times))
+
+    def is_profiled_enough(self, rounds: int, seconds: float, times: Sequence[Sequence[int]]) -> bool:
+        """Whether the rounds that are left may go without a profiled run."""
+        return rounds >= self.profiled and replace(self, least=self.profiled).is_enough(rounds, seconds, times)
+
+
+def _pace(job: MeasureJob, *, is_long: bool) -> Pace:
+    """Of a model alone all runs are warm; of two that are compared the first touch fresh pages.
+
+    Those are two of each, since the second takes the block of the memory pattern; one where runs are long, which are
+    compared without that block. Long runs are profiled once more than the sight that was profiled before.
+    """
+    request, is_alone = job.request, job.beside is None
+    if is_long:
+        return Pace(request, min(LONG_ROUNDS, request.runs), 2, 0.0, profiled=2 if is_alone else 1, is_long=True)
+    return Pace(request, request.runs, 2 if is_alone else 3, LONG_SECONDS)
+
+
 def run_rounds(
-    job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None]
+    job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None], *, is_long: bool = False
 ) -> tuple[list[ProfiledRun], list[int], list[int]]:
     """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.
 
-    Profiling costs about 10 us per op, so whole runs are timed without; the last times are those of the model beside.
+    Profiling costs about 10 us per op, so whole runs are timed without, but for long ones of a model alone; the last
+    times are those of the model beside.
     What a kind of runs shows at its first and its last turn tells whether the machine was busy. Sessions take their
     memory from one arena, which the first sight of the model has filled: fresh pages make the first runs of each slow.
-    Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there. Their
-    first run and the second, which takes the block of the memory pattern, touch fresh pages, so a third one counts.
+    Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there.
     """
-    path, request = Path(job.timed or job.model), job.request
+    path, request, pace = Path(job.timed or job.model), job.request, _pace(job, is_long=is_long)
     with (
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(running(path)),
     ):
-        plain = request.default_settings
+        settings = request.default_settings
         if job.beside is None:
-            sessions = [session, open_session(path, plain, _warm_options(request, plain))]
+            sessions = (
+                [session] if is_long else [session, open_session(path, settings, _warm_options(request, settings))]
+            )
         else:
-            apart = (open_session(model, plain, in_turn_options(plain)) for model in (path, Path(job.beside)))
-            sessions = [session, *apart]
+            beside = msgspec.structs.replace(settings, has_pattern=not is_long)
+            both = (open_session(model, beside, in_turn_options(beside)) for model in (path, Path(job.beside)))
+            sessions = [session, *both]
         times: list[list[int]] = [[] for _ in sessions]
-        warm, least = (times, 2) if job.beside is None else (times[:1], 3)
+        warm = times if job.beside is None else times[:1]
         begin, rounds = time.monotonic(), 0
-        while rounds < MOST_ROUNDS and not _is_enough(request, rounds, time.monotonic() - begin, warm, least):
+        while rounds < MOST_ROUNDS and not pace.is_enough(rounds, time.monotonic() - begin, warm):
             for number, turn in enumerate(zip(sessions, times, strict=True)):
-                if number or rounds < 2 or not _is_enough(request, rounds, time.monotonic() - begin, warm, 2):
+                if number or not pace.is_profiled_enough(rounds, time.monotonic() - begin, warm):
                     _run_block(*turn, feeds, request)
                 advance(len(sessions) * rounds + number + 1)
             rounds += 1
-        if not all(map(_are_settled, warm)) and time.monotonic() - begin < request.most_seconds:
+        is_over = is_long or time.monotonic() - begin >= request.most_seconds
+        if not is_over and not all(map(_are_settled, warm)):
             _run_block(session, times[0], feeds, request)
-    return runs, times[1], [time_ns for found in times[2:] for time_ns in found]
+    _, *plain = times
+    return runs, (plain or times)[0], plain[1] if len(plain) > 1 else []
 
 
 def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
@@ -335,17 +389,6 @@ def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
     if request.device == "cpu":
         use_shared_arena(options)
     return options
-
-
-def _is_enough(
-    request: ProfileRequest, rounds: int, seconds: float, times: Sequence[Sequence[int]], least: int
-) -> bool:
-    """Whether rounds may end: all were made and another takes too long, they are long and say the same, or must end."""
-    if rounds >= request.runs:
-        return seconds * (rounds + 1) / rounds > request.least_seconds
-    if rounds >= FEWEST_ROUNDS and seconds > request.most_seconds:
-        return True
-    return rounds >= least and seconds > LONG_SECONDS and all(map(_are_settled, times))
 
 
 def _are_settled(times: Sequence[int]) -> bool:
@@ -384,8 +427,14 @@ class WholeTime(msgspec.Struct, frozen=True):
     noise_percent: float
 
 
-def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings, least_seconds: float) -> WholeTime:
-    """Run a model in this process, twice, and more often if it is short.
+def time_whole(
+    path: Path,
+    feeds: Mapping[str, Array],
+    settings: SessionSettings,
+    least_seconds: float,
+    is_enough: Callable[[WholeTime], bool] = lambda first: False,
+) -> WholeTime:
+    """Run a model in this process, twice, and more often if it is short; once where what that shows is enough.
 
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
@@ -400,6 +449,8 @@ def time_whole(path: Path, feeds: Mapping[str, Array], settings: SessionSettings
             start = time.perf_counter_ns()
             run_session(session, feeds, options)
             times.append(time.perf_counter_ns() - start)
+            if len(times) == 1 and is_enough(WholeTime(times[0], 0.0)):
+                break
         return times
 
     with runtime_errors(doing):

@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
@@ -161,7 +162,7 @@ def run_limited(job: _LimitedJob, advance: Advance) -> HardLimitAnswer:
     path = Path(work.model)
     with _limited(job.cgroup, work.limit_bytes):
         try:
-            runs = held_runs(open_session(path, work.settings), feeds, work.held)
+            runs = held_runs(open_session(path, work.settings), (feeds,), deque(maxlen=work.held))
             with runtime_errors(Doing("", path.name, f" under a limit of {work.limit_bytes} bytes")):
                 for _ in range(work.runs):
                     next(runs)

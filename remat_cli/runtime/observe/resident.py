@@ -6,6 +6,7 @@ of the noise is in the docstring of `measure_resident`.
 
 import contextlib
 import gc
+import itertools
 import mmap
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from remat_cli.base.files import WORK_FOLDER
+from remat_cli.base.run_count import uncounted
 from remat_cli.core.values.resident import ProcessTrace
 from remat_cli.runtime.sessions._ort import (
     Advance,
@@ -71,7 +73,8 @@ class ResidentJob(msgspec.Struct, frozen=True):
 
     `held` is how many generations of outputs the caller still holds during a run: 0, the outputs of a run are dropped
     before the next one; 1, they die when the next run has ended, as in a loop `outputs = session.run(...)`; and so on.
-    Each run is `at_once` runs in as many threads, which begin together.
+    Each run is `at_once` runs in as many threads, which begin together. With `others` runs after the first are on these
+    inputs, one after the other.
     With `is_traced` resident memory is also noted over time, at the price of some time.
     """
 
@@ -82,6 +85,7 @@ class ResidentJob(msgspec.Struct, frozen=True):
     held: int = 1
     is_traced: bool = False
     at_once: int = 1
+    others: tuple[tuple[PackedArray, ...], ...] = ()
 
 
 class ResidentFigures(msgspec.Struct, frozen=True):
@@ -136,7 +140,25 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
         RuntimeFailure: the runtime refuses or fails to run the model.
         MissingDependency: the device cannot be used.
     """
+    return _measured(job, advance, deque(maxlen=job.held))
+
+
+def measure_and_keep(job: ResidentJob, advance: Advance) -> tuple[ResidentFigures, tuple[dict[str, Array], ...]]:
+    """`measure_resident`, and all outputs; where there are two runs, as many are held as `held` of 1 asks for.
+
+    Raises:
+        RuntimeFailure: the runtime refuses or fails to run the model.
+        MissingDependency: the device cannot be used.
+    """
+    kept: deque[Any] = deque()
+    figures = _measured(job, advance, kept)
+    return figures, tuple(kept)
+
+
+def _measured(job: ResidentJob, advance: Advance, generations: deque[Any]) -> ResidentFigures:
+    """The figures; outputs are held in `generations`."""
     path, total = Path(job.model), job.runs + 1
+    others = [unpack_all(each) for each in job.others]
     feeds, _tiny = ready(job.feeds, job.settings)
     peak_by, watch = watch_here()
     baseline, data = resident_bytes(), [status_bytes().get("VmData", 0)]
@@ -149,7 +171,7 @@ def measure_resident(job: ResidentJob, advance: Advance) -> ResidentFigures:
     load_peak = max(load_peak, loaded, key=lambda found: found.total_bytes)  # the mark may be some pages behind
     data.append(status_bytes().get("VmData", 0))
     advance(1, total)
-    runs = held_runs(session, feeds, job.held, job.at_once)
+    runs = held_runs(session, (feeds, *others), generations, job.at_once)
     peaks, seconds = [], []
     with runtime_errors(running(path)):
         for done in range(1, total):
@@ -224,29 +246,34 @@ def ready(packed: Sequence[PackedArray], settings: SessionSettings) -> tuple[dic
         session = open_session(path, settings)
     import numpy as np
 
-    with runtime_errors("ONNX Runtime fails to run a tiny model"):
+    with uncounted(), runtime_errors("ONNX Runtime fails to run a tiny model"):
         run_session(session, {"x": np.ones(1, np.float32)})
     gc.collect()
     return_free_memory()
     return feeds, session
 
 
-def held_runs(session: Any, feeds: Mapping[str, Array], held: int, at_once: int = 1) -> Generator[None, None, None]:
-    """Run a session once per step, or `at_once` times in threads; outputs of so many runs before it are then alive."""
-    generations: deque[Any] = deque(maxlen=held)
+def held_runs(
+    session: Any, feeds: Sequence[Mapping[str, Array]], generations: deque[Any], at_once: int = 1
+) -> Generator[None, None, None]:
+    """Run a session once per step, or `at_once` times in threads; outputs go to `generations`, which hold them.
+
+    Each step takes the next of the feeds, and the last ones for ever.
+    """
+    groups = itertools.chain(feeds, itertools.repeat(feeds[-1]))
     if at_once == 1:
-        while True:
-            generations.append(run_session(session, feeds))
+        for group in groups:
+            generations.append(run_session(session, group))
             yield
     start = threading.Barrier(at_once)
 
-    def run(_: int) -> dict[str, Array]:
+    def run(group: Mapping[str, Array]) -> dict[str, Array]:
         start.wait()
-        return run_session(session, feeds)
+        return run_session(session, group)
 
     with ThreadPoolExecutor(at_once) as pool:
-        while True:
-            generations.append(list(pool.map(run, range(at_once))))
+        for group in groups:
+            generations.append(list(pool.map(run, [group] * at_once)))
             yield
 
 

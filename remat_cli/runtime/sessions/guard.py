@@ -8,6 +8,7 @@ between two ops, those inside loops too.
 import _thread
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from remat_cli.runtime.sessions._ort import Doing, import_ort, too_long
@@ -29,12 +30,12 @@ def guarded(work: Callable[[Any], T], seconds: float, doing: Doing) -> T:
     found: list[T] = []
     raised: list[BaseException] = []
 
-    begun, over = threading.Event(), threading.Event()
+    begun, over, context = threading.Event(), threading.Event(), copy_context()  # runs there count here
 
     def run() -> None:
         begun.set()
         try:
-            found.append(work(options))
+            found.append(context.run(work, options))
         except BaseException as error:  # it goes on in the thread that waits
             raised.append(error)
         finally:

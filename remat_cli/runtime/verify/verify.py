@@ -1,5 +1,7 @@
 """Run the original and the rewritten model in fresh processes and compare what happens with what was promised."""
 
+import contextlib
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +97,7 @@ class _Sessions:
 class _Shown:
     """What all runs but capped ones showed of the original and the rewritten model, and how many there were.
 
-    `pairs` are what came out of both of them for the same inputs.
+    `pairs` are what came out of both of them for the same inputs, `alone` figures of sessions on the original alone.
     """
 
     original: _Original
@@ -104,6 +106,7 @@ class _Shown:
     runs: int
     pairs: tuple[tuple[Prints, Prints], ...]
     family: FamilySeen | None = None
+    alone: tuple[RunFigures, ...] = ()
 
 
 def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> OneModelSeen:
@@ -120,8 +123,8 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> OneMod
 
 def verify_closely(
     request: VerifyRequest, advance: Advance = ignore_progress
-) -> tuple[OneModelSeen, tuple[Lesson, ...]]:
-    """Like `verify`; also where the runs left what the judge says of each op."""
+) -> tuple[OneModelSeen, tuple[Lesson, ...], tuple[RunFigures, ...]]:
+    """Like `verify`; also where the runs left what the judge says of each op, and figures of the original alone."""
     total = THOROUGH_RUNS if request.mode == "thorough" else request.most_runs
     program, done = _program(request), 2
 
@@ -197,7 +200,14 @@ def verify_closely(
         report = msgspec.structs.replace(report, family=family)
     kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
     sessions = tuple(zip(kinds, rewritten.promised, strict=True))
-    return report, lessons_of(request.forecast, sessions, request.workspace)
+    return report, lessons_of(request.forecast, sessions, request.workspace), shown.alone
+
+
+def alone_key(request: VerifyRequest, fed: str) -> str:
+    """Which sessions on the original alone a verification has, where the key of what is fed is `fed`."""
+    program = _program(request)
+    asked = msgspec.json.encode((program.alone, program.reference_alone, fed), order="sorted")
+    return hashlib.sha256(asked).hexdigest()
 
 
 def _program(request: VerifyRequest) -> _Program:
@@ -229,19 +239,21 @@ def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _S
     feeds, limit = request.all_packed_feeds, request.run_seconds
     model, reference = str(request.rewritten.resolve()), str(request.reference.resolve())
     reference_job = RunJob(reference, feeds, (*program.alone, *program.reference_alone))
-    with (
-        started(run_model, reference_job, fresh, limit) as first_process,
-        started(run_model, RunJob(model, feeds, program.alone), fresh, limit) as second_process,
-    ):
-        first, second = first_process.answer(), second_process.answer()
+    with contextlib.ExitStack() as stack:
+        first_process = None
+        if request.known_alone is None:
+            first_process = stack.enter_context(started(run_model, reference_job, fresh, limit))
+        second_process = stack.enter_context(started(run_model, RunJob(model, feeds, program.alone), fresh, limit))
+        first = request.known_alone or (first_process.answer() if first_process else ())
+        second = second_process.answer()
     is_file = request.original is not None
     in_turn = reference if request.original is None else str(request.original.resolve()), model
     job = TurnsJob(in_turn, feeds, program.turns, program.rounds, request.may_reassociate, second_only=is_file)
     turns = run_fresh(run_in_turns, job, advance, limit)
     original = _Original(first[0], first[1] if len(first) > 1 else turns.figures[0], turns.prints[0])
     rewritten = _Sessions(second[0], turns.figures[-1], second[1] if request.portable else turns.figures[-1])
-    runs = 2 * sum(len(session.on) for session in program.alone) + turns.runs
-    runs += sum(len(session.on) for session in program.reference_alone)
+    apart = (*program.alone, *(() if request.known_alone else (*program.alone, *program.reference_alone)))
+    runs = sum(len(session.on) for session in apart) + turns.runs
     # What both gave for the same inputs, with the original's own in turn where it was fed them there.
     fed = program.alone[0].on, program.turns.on
     wanted = dict(zip(fed[0], original.exact.prints, strict=True)) | dict(zip(fed[1], original.prints, strict=True))
@@ -251,7 +263,7 @@ def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _S
     )
     if request.is_left:
         pairs = (*pairs, (original.default.prints, rewritten.default.prints))
-    return _Shown(original, rewritten, turns, runs, pairs)
+    return _Shown(original, rewritten, turns, runs, pairs, alone=first)
 
 
 def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.ort_rules.forecast import SessionForecast
+from remat_cli.runtime.measure.turns import RunFigures
 from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Array, PackedArray, pack_all
 from remat_cli.runtime.sessions.feeds import Feeds
 from remat_cli.runtime.sessions.session import SessionSettings
@@ -60,7 +61,8 @@ class VerifyRequest:
     `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `forecast`, what
     is predicted of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
     block for all tensors, which the steady form keeps them from. A process that shows no progress for `run_seconds` is
-    ended. With `sizes` both models run at all of them in a session each, the largest once more under exact options.
+    ended. Sessions on `reference` alone whose figures are `known_alone` are not opened again. With `sizes` both models
+    run at all of them in a session each, the largest once more under exact options.
     """
 
     reference: Path
@@ -94,6 +96,7 @@ class VerifyRequest:
     sizes: ManySizes | None = None
     original: Path | None = None
     compared_with: str = ""
+    known_alone: tuple[RunFigures, ...] | None = None
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""

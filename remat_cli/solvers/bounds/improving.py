@@ -204,8 +204,7 @@ def _tasks(pressure: Pressure, order: Order) -> Iterator[Task]:
             chain = choose_chain(pressure, count) if ops * count <= _MOST_RUNS else []
             if chain not in tried:
                 tried.append(chain)
-                build = partial(_free_frontier_program, chain)
-                yield Task("free order", build, ops * (1 + len(chain)), not is_large, {"boundaries": len(chain)})
+                yield free_frontier(problem, chain)
         return
     yield gap_cover(problem)
     for count in _BOUNDARIES_LARGE if is_large else _BOUNDARIES_RELAXED:
@@ -230,8 +229,11 @@ def free_order(problem: Problem) -> Task:
     return Task("free order", lambda scaled: _Program(free_order_milp(scaled)), len(problem.ops))
 
 
-def _free_frontier_program(chain: list[int], scaled: Pressure) -> _Program:
-    return _Program(free_frontier_milp(scaled, chain))
+def free_frontier(problem: Problem, chain: list[int]) -> Task:
+    """The same with boundaries, each an ancestor of the next."""
+    size, is_small = len(problem.ops) * (1 + len(chain)), len(problem.ops) <= _LARGE
+    facts = {"boundaries": len(chain)}
+    return Task("free order", lambda scaled: _Program(free_frontier_milp(scaled, chain)), size, is_small, facts)
 
 
 def frontier(pressure: Pressure, boundaries: int) -> Task:

@@ -173,7 +173,16 @@ class _Run:
         place = 0
         for op, sources in enumerate(self.passes.reads):
             already = len(self.ran)
-            self._restore(sources)
+            # Recompute those that are gone and what they need, lowest first, inputs before readers.
+            waiting = [source for source in reversed(sources) if source not in self.there]
+            while waiting:
+                gone = [source for source in reversed(self.passes.reads[waiting[-1]]) if source not in self.there]
+                if gone:
+                    waiting += gone
+                    continue
+                again = waiting.pop()
+                if again not in self.there:
+                    self._run(again)
             self._run(op)
             touched = self.loose.intersection((*sources, *self.ran[already:]))
             if self.passes.is_forward[op]:
@@ -185,18 +194,6 @@ class _Run:
             has_moved_on = self.wanted[place] != self.wanted[place - 1]
             self._let_go(self.loose if has_moved_on else touched, place)
         return self.ran
-
-    def _restore(self, ops: tuple[int, ...]) -> None:
-        """Recompute those that are gone and what they need, lowest first, inputs before readers."""
-        waiting = [op for op in reversed(ops) if op not in self.there]
-        while waiting:
-            gone = [source for source in reversed(self.passes.reads[waiting[-1]]) if source not in self.there]
-            if gone:
-                waiting += gone
-                continue
-            op = waiting.pop()
-            if op not in self.there:
-                self._run(op)
 
     def _run(self, op: int) -> None:
         self.ran.append(op)

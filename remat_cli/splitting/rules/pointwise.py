@@ -13,6 +13,9 @@ import onnx_ir as ir
 from remat_cli.ort_rules.shares import PACKET, SHARES_PER_THREAD, is_all_packets
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, broadcast_need, of_first
 
+MOVING = frozenset({"Identity", "Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze"})
+MOST_BEHIND = 4  # ops that are asked where numbers come from
+LEAST_SUMMAND = 1e-3  # so that sums are not so small that they are taken for zero
 _SMALL_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 SHARED_CYCLES = {"Celu": 1, "Elu": 30, "Log": 15, "LRN": 320, "Mish": 15, "Selu": 4, "Softplus": 15}
@@ -31,13 +34,33 @@ def transcendental(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def extremum(op: OpView, slab: Slab) -> Sliced | None:
-    """Min and Max: which zero wins, +0 or -0, depends on the place in the buffer; so zeros must have one source."""
+    """Min and Max: which zero wins, +0 or -0, depends on the place in the buffer; so zeros have one source or sign."""
     element_type = _element_type(op, 0)
     if element_type is None:
         return None
     constants = map(op.constant, range(len(op.inputs)))
     may_be_zero = sum(constant is None or not np.all(constant != 0) for constant in constants)
-    return elementwise(op, slab) if may_be_zero <= 1 or element_type.is_integer() or op.may_reassociate else None
+    is_same = may_be_zero <= 1 or element_type.is_integer() or all(map(_is_never_minus_zero, op.node.inputs))
+    return elementwise(op, slab) if is_same or op.may_reassociate else None
+
+
+def _is_never_minus_zero(value: ir.Value | None, depth: int = MOST_BEHIND) -> bool:
+    """Whether no element is -0: of a constant, of a sum with a constant that is not small, of the least of such.
+
+    What cancels out becomes +0 in a sum, as x + 3 does where x is -3.
+    """
+    if value is None or value.const_value is not None:
+        array = None if value is None or value.const_value is None else value.const_value.numpy()
+        return array is not None and not np.any(np.signbit(array) & (array == 0))
+    node = value.producer()
+    if node is None or node.domain not in ("", "ai.onnx") or depth == 0:
+        return False
+    if node.op_type in ("Add", "Sub"):
+        given = (read.const_value for read in node.inputs if read is not None)
+        return any(array is not None and bool(np.all(np.abs(array.numpy()) >= LEAST_SUMMAND)) for array in given)
+    if node.op_type in ("Min", "Max"):
+        return all(_is_never_minus_zero(read, depth - 1) for read in node.inputs)
+    return node.op_type in MOVING and _is_never_minus_zero(node.inputs[0], depth - 1)
 
 
 def choice(op: OpView, slab: Slab) -> Sliced | None:

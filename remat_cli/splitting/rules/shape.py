@@ -161,7 +161,7 @@ def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
         return of_first(op, slab, slab)
     parts = _slice_parameters(op)
     if parts is None:
-        return None
+        return _from_first(op, slab) if axes == (slab.axis,) else None
     starts, ends, axes, steps = parts
     extent = op.input_shape(0)[slab.axis]
     place = axes.index(slab.axis)
@@ -177,6 +177,21 @@ def strided_slice(op: OpView, slab: Slab) -> Sliced | None:
     dtype = np.asarray(op.constant(1)).dtype
     constants = {1: np.array(starts, dtype), 2: np.array(ends, dtype)}
     return Sliced((need, *[None] * (len(op.inputs) - 1)), slab, constants=constants)
+
+
+def _from_first(op: OpView, slab: Slab) -> Sliced | None:
+    """A Slice from the first position on, step by step, to an end that is not known before the run.
+
+    Its last part reads to the end, of which it leaves what the whole leaves.
+    """
+    steps = _integers_of(op, SLICE_STEPS) if op.has_input(SLICE_STEPS) else (1,)
+    if _integers_of(op, 1) != (0,) or steps != (1,):
+        return None
+    read, made = (shape[slab.axis] for shape in (op.input_shape(0), op.output_shape))
+    is_last, dtype = slab.stop == made, np.asarray(op.constant(1)).dtype
+    end = made - read if is_last and made < read else np.iinfo(dtype).max
+    need = slab._replace(stop=read) if is_last else slab
+    return Sliced((need, *[None] * (len(op.inputs) - 1)), slab, constants={2: np.array([end], dtype)})
 
 
 def _slice_axes(op: OpView) -> Shape | None:

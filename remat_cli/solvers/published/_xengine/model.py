@@ -198,6 +198,7 @@ def _levels(model: XEngineModel, stage: int, memory: int) -> Iterator[Terms]:
     weights = [(1, model.weights[memory])] if memory in model.weights else []
     together = range(len(layout.homes)) if layout.rules.room == "pooled" else (memory,)
     most = max(0, sum(layout.capacity(m) for m in together))
+    everywhere = tuple(range(len(layout.problem.devices)))
     # What the memory holds when the stage begins, and what each op adds and frees.
     keys = [(stage, x, memory) for x, size in enumerate(sizes) if size]
     changes = [(sizes[key[1]], model.holds[key]) for key in keys if key in model.holds]
@@ -208,25 +209,18 @@ def _levels(model: XEngineModel, stage: int, memory: int) -> Iterator[Terms]:
         level = milp.add(upper=most, integral=False)
         model.levels.add(level)
         milp.at_most([*changes, (-1, level)], 0)
-        yield [(1, level), *_beside(model, stage, op, memory), *weights]
+        # What an op takes during its own step only: workspace and copies of what its memory lacks.
+        beside: Terms = []
+        for device in layout.homes[memory]:
+            workspace = layout.units(spec.workspace_bytes[device])
+            if workspace and (stage, op, device) in model.runs:
+                beside.append((workspace, model.runs[stage, op, device]))
+        for tensor in dict.fromkeys(spec.inputs) if layout.rules.room == "staging" else ():
+            copies = model.copied(stage, tensor, op, everywhere, layout.homes[memory])
+            beside += [(sizes[tensor], copy) for _, copy in copies if sizes[tensor]]
+        yield [(1, level), *beside, *weights]
         frees = {x: model.frees.get((stage, x, memory), {}) for x in (*spec.inputs, *spec.outputs)}
         changes = [(1, level), *((-sizes[x], found[op]) for x, found in frees.items() if op in found)]
-
-
-def _beside(model: XEngineModel, stage: int, op: int, memory: int) -> Terms:
-    """What an op takes during its own step only: workspace and copies of what its memory lacks."""
-    layout, terms = model.layout, []
-    for device in layout.homes[memory]:
-        workspace = layout.units(layout.problem.ops[op].workspace_bytes[device])
-        if workspace and (stage, op, device) in model.runs:
-            terms.append((workspace, model.runs[stage, op, device]))
-    if layout.rules.room != "staging":
-        return terms
-    everywhere = tuple(range(len(layout.problem.devices)))
-    for tensor in dict.fromkeys(layout.problem.ops[op].inputs):
-        copies = model.copied(stage, tensor, op, everywhere, layout.homes[memory])
-        terms += [(layout.sizes[tensor], copy) for _, copy in copies if layout.sizes[tensor]]
-    return terms
 
 
 def _add_weights(model: XEngineModel) -> None:

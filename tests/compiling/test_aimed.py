@@ -1,0 +1,101 @@
+"""Which of the splits that should fit a budget are built, one after another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from remat_cli.compiling.planned import OneModel
+from remat_cli.compiling.search.aimed import AimedSplits
+from remat_cli.compiling.search.loop import Known
+from remat_cli.core.values.curve import CurvePoint
+
+MIB = 2**20
+BASELINE_NS = 1_000_000
+
+
+@dataclass
+class Costs:
+    """Stands for the splits of a model of 10 MiB: what holds less than a budget costs by estimate `shares` of a run."""
+
+    shares: dict[float, float]
+    free_bytes: int = 9 * MIB
+    most_trials: int = 6
+    left_seconds: float = math.inf
+    offered: list[int] = field(default_factory=list)
+
+    @property
+    def task(self) -> Any:
+        return SimpleNamespace(
+            question=SimpleNamespace(baseline=SimpleNamespace(peak=10 * MIB, time_ns=BASELINE_NS)),
+            whole=SimpleNamespace(profile=SimpleNamespace(fixed_bytes=0)),
+            should_stop=lambda: False,
+            clock=SimpleNamespace(left=self.left_seconds),
+        )
+
+    def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[Any, ...]:
+        self.offered.append(free_bytes)
+        fitting = [mib for mib in self.shares if mib * MIB <= free_bytes]
+        if not fitting:
+            return ()
+        mib = max(fitting)
+        added = int(self.shares[mib] * BASELINE_NS)
+        return (SimpleNamespace(form="regions", peak_bytes=int(mib * MIB), added_ns=added, regions=("r",), key=mib),)
+
+
+def built(tiles: Costs, measured: dict[float, float | None], **known: Any) -> list[float]:
+    """Which splits are built, by their MiB, where they take what was measured (None: the plan does not fit)."""
+    state, found = Known(), []
+    for candidate in AimedSplits(tiles, **known).propose(state):  # type: ignore[arg-type]
+        mib = candidate.proposal.key
+        found.append(mib)
+        share = measured[mib]
+        state.trial = SimpleNamespace(least_ns=int((1 + (share or 0)) * BASELINE_NS))  # type: ignore[assignment]
+        state.found = None if share is None else plan_of(share)
+        if share is not None and (state.best is None or share < state.best.plan.time_ns / BASELINE_NS - 1):
+            state.best = state.found  # type: ignore[assignment]
+    return found
+
+
+def plan_of(share: float) -> OneModel:
+    plan = SimpleNamespace(time_ns=int((1 + share) * BASELINE_NS))
+    nothing: dict[str, Any] = {"prepared": None, "platform": None, "whole": None, "written": None}
+    return OneModel(**nothing, answer=SimpleNamespace(known_plan=plan))
+
+
+def test_of_what_costs_about_as_much_the_smallest_is_built_first() -> None:
+    tiles = Costs({8: 0.01, 5: 0.02, 3: 0.025, 2: 0.4})
+    assert built(tiles, dict.fromkeys(tiles.shares, 0.0))[0] == 3
+
+
+def test_where_one_costs_more_than_expected_others_are_tried_and_what_is_far_too_dear_is_not() -> None:
+    tiles = Costs({8: 0.05, 5: 0.12, 2: 3.0})
+    assert built(tiles, {8: 0.6, 5: 0.02, 2: 3.0}) == [8, 5]
+
+
+def test_what_does_not_fit_is_followed_by_what_is_for_less() -> None:
+    tiles = Costs({8.9: 0.01, 8.5: 0.04, 5: 0.2})
+    assert built(tiles, {8.9: None, 8.5: None, 5: 0.2}) == [8.9, 8.5, 5]
+
+
+def test_nothing_is_built_of_which_no_more_is_expected_than_of_a_known_plan() -> None:
+    tiles = Costs({8: 0.2, 5: 0.3})
+    point = CurvePoint("one", int(8 * MIB), int(8 * MIB), int(8 * MIB), 1.2, is_split=True)
+    assert built(tiles, {8: 0.2, 5: 0.3}, points=(point,), known_share=-0.3) == []
+    assert built(tiles, {8: 0.2, 5: 0.3}, points=(), known_share=math.inf)[0] == 8
+
+
+def test_caps_below_are_the_same_for_every_budget() -> None:
+    first, second = (Costs({1: 0.1}, free_bytes=free * MIB) for free in (9, 8))
+    for tiles in (first, second):
+        built(tiles, {1: 0.1})
+    below = set(second.offered[1:5])
+    assert len(below) == 4
+    assert all(min(abs(one - two) for two in first.offered[1:6]) <= 1 for one in below)
+
+
+def test_where_no_time_is_left_only_the_budget_is_looked_at_first() -> None:
+    tiles = Costs({8: 0.1, 5: 0.1}, left_seconds=0.0)
+    assert built(tiles, {8: 0.04, 5: 0.04})[0] == 8
