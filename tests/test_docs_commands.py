@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -189,3 +190,31 @@ def test_the_device_file_of_the_paging_page_is_one(tmp_path):
 def test_the_rule_of_the_contributing_page_is_one_of_the_table():
     (code,) = [code for language, code in blocks(page("CONTRIBUTING.md")) if language == "python"]
     assert code.strip() in page("remat_cli/splitting/rules/table.py")
+
+
+def test_the_gradient_rule_of_the_training_page_gives_the_gradient_that_it_says(tmp_path, monkeypatch, capsys):
+    """For an op that has none here, so that what comes out is the page's: that of x * x * x."""
+    (code,) = [code for language, code in blocks(page("docs/training.md")) if language == "python"]
+    (tmp_path / "my_rules.py").write_text(code)
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["product"]),
+        helper.make_node("Round", ["product"], ["rounded"]),
+        helper.make_node("ReduceSum", ["rounded"], ["loss"], keepdims=0),
+    ]
+    w = numpy_helper.from_array(np.array([0.5, -2.0, 3.0], np.float32), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
+    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "rounding", [x], [loss], [w])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "rounding.onnx"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["train", "rounding.onnx", "--loss-output", "loss", "--gradients-only"]
+    assert main([*words, "--gradient-rule", "Round=my_rules:my_op"]) == 0, capsys.readouterr().err
+    session = ort.InferenceSession("rounding.train.onnx", providers=["CPUExecutionProvider"])
+    given = {"x": np.array([1.0, 2.0, -1.0], np.float32)}
+    given |= {each.name: numpy_helper.to_array(w) for each in session.get_inputs() if each.name == "w"}
+    (gradient,) = session.run(["w.gradient"], given)
+    product = given["x"] * numpy_helper.to_array(w)
+    assert np.allclose(gradient, 3 * product**2 * given["x"])

@@ -395,6 +395,33 @@ def test_the_runtime_is_told_no_more_of_shapes_than_it_knew():
 
 
 @pytest.mark.parametrize("is_known", [True, False])
+def test_in_a_loop_the_runtime_is_told_no_more_of_channels_than_it_knew_outside(is_known):
+    """A pool whose channels it knows would take another form there, and have other bits."""
+    build = Build()
+    made = build.conv("x", 16, 3)
+    lengths = [build.op("Gather", build.op("Shape", made), build.weight([axis])) for axis in range(4)]
+    halves = build.op("Concat", lengths[0], build.weight([2, 8]), *lengths[2:], axis=0)
+    apart = build.op("Transpose", build.op("Reshape", made, halves), perm=[0, 2, 1, 3, 4])
+    mixed = build.op("Reshape", apart, build.op("Concat", *lengths, axis=0))
+    pooled = build.op("AveragePool", mixed, kernel_shape=[2, 2], strides=[2, 2])
+    model = build.model(("b", 3, 16, 16), build.op("Flatten", pooled))
+    looped = LoopedModel(model, SizeFamily((SizeRange("b", 1, 4),)), along_batch=True)
+    sized = looped.sized if is_known else replace(looped.sized, told={})
+    written = loops(sized, looped.regions, [Tiling(1) for _ in looped.regions]).model
+    inside = [node for node in written.graph.all_nodes() if node.graph is not written.graph]
+    views = [node for node in inside if node.op_type == "Reshape" and node.inputs[1].name.startswith("remat/shape/")]
+    pools = [node for node in inside if node.op_type == "AveragePool"]
+    assert len(views) >= 2
+    assert pools
+    assert all((node.inputs[1].const_value is not None) is is_known for node in views)
+    assert all(isinstance(node.inputs[0].shape[1], int) is is_known for node in pools)
+    sessions = [session_of(to_bytes(each)) for each in (looped.named, written)]
+    for count in (4, 1, 3):
+        whole, ours = (session.run(None, looped.feeds({"b": count}))[0] for session in sessions)
+        assert whole.tobytes() == ours.tobytes()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
 def test_products_stay_apart_from_sums_in_a_loop_where_the_runtime_knows_no_shape_of_them_outside(is_known):
     """It would fuse them in the loop only, and a single row of a fused product has other bits."""
     build = Build()

@@ -115,13 +115,14 @@ class BandSearch:
             plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
             self.item_casts[self.forbidden] = dropouts_apart(plain, self.forbidden)
         cast = self.item_casts[self.forbidden]
-        for has_all_sums in (False, True):
-            uncut = {number for number, op in enumerate(cast.view.graph.ops) if op.name in self.forbidden}
-            more: Collection[int] | None = uncut
-            while more is not None and ITEMS in self.limits.axis.axes(1) and time.monotonic() < ends:
-                axes = item_axes(cast.view, cast.order, more)
-                axes = axes if has_all_sums else light_sums(cast.view, axes)
-                more = self._ever_more(cast, axes, more, partial(self._is_enough, free_bytes, ends))
+        more: Collection[int] | None = {
+            op for op, each in enumerate(cast.view.graph.ops) if each.name in self.forbidden
+        }
+        while more is not None and ITEMS in self.limits.axis.axes(1) and time.monotonic() < ends:
+            uncut, axes = more, item_axes(cast.view, cast.order, more)
+            light, more = light_sums(cast.view, axes), None
+            for way in (light,) if len(light) == len(axes) else (light, axes):
+                more = more or self._ever_more(cast, way, uncut, partial(self._is_enough, free_bytes, ends))
 
     def _is_enough(self, free_bytes: int, ends: float, found: BandCandidate | None) -> bool:
         return found is None or found.cost.peak_bytes <= free_bytes or time.monotonic() > ends

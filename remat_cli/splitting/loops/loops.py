@@ -102,6 +102,7 @@ class _Writer:
         self._values |= {value.name: value for value in model.graph.inputs}
         self._numbers = SizeValues(model.graph, {**sized.dims, **opened_dims(sized)}, self._taken)
         self._shared: dict[tuple[str, SizeBound], ir.Value] = {}
+        self._copied: dict[str | None, str | None] = {}  # by name of a copy that of the node of the model
         self.shared_dims: dict[str, tuple[Dim, ...]] = {}
 
     def add(self, number: int, region: LoopRegion, tiling: Tiling) -> None:
@@ -277,12 +278,13 @@ class _Writer:
 
         A pool whose channels the runtime knows takes another form, and has other bits.
         """
-        for node in [each for each in self._graph if each.op_type == "Reshape"]:
-            shape, made = node.inputs[1], node.outputs[0].name or ""
-            if shape is None or not (shape.name or "").startswith(WRITTEN_DOWN) or made not in self._sized.dims:
+        made_by = dict(zip((op.name for op in self._sized.view.graph.ops), self._sized.view.makes, strict=True))
+        for node in [each for each in self._graph.all_nodes() if each.op_type == "Reshape"]:
+            shape, names = node.inputs[1], made_by.get(self._copied.get(node.name, node.name) or "", ("",))
+            if shape is None or not (shape.name or "").startswith(WRITTEN_DOWN) or names[0] not in self._sized.dims:
                 continue
-            numbers = [not dim.terms for dim in self._sized.dims[made]]
-            if numbers != self._sized.may_tell(made):
+            numbers = [not dim.terms for dim in self._sized.dims[names[0]]]
+            if numbers != self._sized.may_tell(names[0]):
                 node.replace_input_with(1, self._numbers.known_late(shape))
 
     def _inside(self, prefix: str, region: LoopRegion) -> tuple[dict[int, ir.Node], dict[str, ir.Value]]:
@@ -305,6 +307,7 @@ class _Writer:
     def _copy(self, prefix: str, node: ir.Node) -> ir.Node:
         """An op that reads what another reads, and makes the same again."""
         copied = op_like(node, fresh_name(f"{prefix}{node.name}", self._taken))
+        self._copied[copied.name] = self._copied.get(node.name, node.name)
         for old, new in zip(node.outputs, copied.outputs, strict=True):
             new.type = old.type
             new.name = fresh_name(f"{prefix}{old.name}", self._taken) if old.name else ""
@@ -476,7 +479,11 @@ class _Writer:
         if dims is None:  # a weight, of which a part is cut
             weight = self._graph.initializers[name].const_value
             dims = tuple(map(number, dims_of(present(weight, f"the numbers of '{name}'"))))
-        named = [dim.offset if not dim.terms and at != cut else f"{chain}/{at}" for at, dim in enumerate(dims)]
+            tells = [True] * len(dims)
+        else:
+            tells = self._sized.may_tell(name)
+        pairs = enumerate(zip(dims, tells, strict=True))
+        named = [dim.offset if is_told and at != cut else f"{chain}/{at}" for at, (dim, is_told) in pairs]
         value.shape = ir.Shape(named)
 
     def _opaque(self, name: str) -> ir.Shape:

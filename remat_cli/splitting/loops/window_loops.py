@@ -242,7 +242,12 @@ class _Branch:
         """Say the shape of a value: names of its label, but for dimensions that are numbers."""
         tensor = name.removesuffix(OPENED)
         dims = self.body.sized.dims[tensor] if tensor == name else memory_dims(self.body.sized, tensor)
+        is_plain = tensor == name and name not in blocked_names(self.body.sized)
+        tells = self.body.sized.may_tell(name) if is_plain else [not dim.terms for dim in dims]
         self.labels[value.name or ""] = label
         value.shape = ir.Shape(
-            [f"{self.prefix}{label}/{axis}" if dim.terms else dim.offset for axis, dim in enumerate(dims)]
+            [
+                dim.offset if is_told else f"{self.prefix}{label}/{axis}"
+                for axis, (dim, is_told) in enumerate(zip(dims, tells, strict=True))
+            ]
         )
