@@ -269,26 +269,21 @@ def written_out(
     """
     if node.op_type not in WRITTEN_OUT or node.domain not in ("", "ai.onnx"):
         return None
-    body = _body(ir.to_proto(node), inputs)
+    # what ONNX defines the op by, for inputs of these types
+    proto, make = ir.to_proto(node), onnx.helper.make_tensor_type_proto
+    kinds = (None if value is None else make(int(element_type(value)), shape_of(value)) for value in inputs)
+    schema: Any = onnx.defs.get_schema(node.op_type, OPSET)
+    types = [(kind or onnx.TypeProto()).SerializeToString() for kind in kinds]
+    body = onnx.FunctionProto()
+    body.ParseFromString(schema.get_context_dependent_function(proto.SerializeToString(), types))
     read = {name: value for name, value in zip(body.input, inputs, strict=False) if value is not None}
     names = {name: value.name or "" for name, value in zip(body.output, node.outputs, strict=False)}
     made = (name for part in body.node for name in part.output if name)
     names |= {name: tape.fresh(f"{node.name}/{name}") for name in made if not names.get(name)}
-    given = {attribute.name: attribute for attribute in ir.to_proto(node).attribute}
+    given = {attribute.name: attribute for attribute in proto.attribute}
     inner = [_inner(part, f"{node.name}/{part.op_type}", names, given) for part in body.node]
     function = onnx.FunctionProto(name=body.name, input=body.input, node=inner, opset_import=body.opset_import)
     return list(ir.serde.deserialize_function(function)), read
-
-
-def _body(node: onnx.NodeProto, inputs: Sequence[ir.Value | None]) -> onnx.FunctionProto:
-    """What ONNX defines the op by, for inputs of these types."""
-    make = onnx.helper.make_tensor_type_proto
-    known = (None if value is None else make(int(element_type(value)), shape_of(value)) for value in inputs)
-    schema: Any = onnx.defs.get_schema(node.op_type, OPSET)
-    types = [(kind or onnx.TypeProto()).SerializeToString() for kind in known]
-    body = onnx.FunctionProto()
-    body.ParseFromString(schema.get_context_dependent_function(node.SerializeToString(), types))
-    return body
 
 
 def _inner(

@@ -58,29 +58,30 @@ def choose_weights(graph: ir.Graph, rules: Rules, choice: ParameterChoice) -> We
     wanted = {name for name in real if _matches(name, choice.trainable)} or _likely(real, reached, choice.constants)
     chosen = {name for name in wanted & reached if not _matches(name, choice.frozen)}
     if not chosen:
-        raise ModelError(f"nothing to train: {_why_nothing(graph, real)}")
+        why = f"of {len(real)} weights of real numbers none is left; name some with --trainable PATTERN"
+        if bodies := sorted({node.op_type for node in graph if has_body(node)}):
+            kinds = ", ".join(bodies)
+            why = f"the weights are read in the bodies of {kinds}, and gradients through those cannot be written"
+        elif any(node.op_type in QUANTISED for node in graph):
+            why = "the model is quantised, and integers cannot be trained: train it first, quantise it then"
+        raise ModelError(f"nothing to train: {why}")
     kept = frozenset(name for name in statistics if name in real) - chosen
     lone = frozenset(name for name in choice.constants if name in real and _size(real[name]) < 2)
     return Weights(frozenset(chosen), kept, frozenset(real) - chosen - kept - lone)
 
 
 def _likely(real: Mapping[str, ir.Value], reached: set[str], constants: frozenset[str]) -> set[str]:
-    """Weights that look trained; not what was written as `Constant` nodes, unless most of the numbers were."""
-    found = {name for name, value in real.items() if name in reached and _looks_trained(value)}
+    """Weights that look trained, no lone numbers or masks; no `Constant` nodes, unless they are most of the numbers."""
+    found = set()
+    for name in real.keys() & reached:
+        tensor = present(real[name].const_value, f"weight '{name}'")
+        is_small = 2 < tensor.size <= MASK_ELEMENTS
+        is_mask = is_small and len(np.unique(tensor.numpy())) == 2  # which holds two different values only
+        if tensor.size > 1 and not is_mask:
+            found.add(name)
     apart = found - constants
     sizes = {name: _size(real[name]) for name in found}
     return apart if 2 * sum(sizes[name] for name in apart) >= sum(sizes.values()) else found
-
-
-def _why_nothing(graph: ir.Graph, real: Mapping[str, ir.Value]) -> str:
-    bodies = sorted({node.op_type for node in graph if has_body(node)})
-    if bodies:
-        return (
-            f"the weights are read in the bodies of {', '.join(bodies)}, and gradients through those cannot be written"
-        )
-    if any(node.op_type in QUANTISED for node in graph):
-        return "the model is quantised, and integers cannot be trained: train it first, quantise it then"
-    return f"of {len(real)} weights of real numbers none is left; name some with --trainable PATTERN"
 
 
 def _readers(graph: ir.Graph, rules: Rules) -> tuple[set[str], set[str]]:
@@ -97,14 +98,6 @@ def _readers(graph: ir.Graph, rules: Rules) -> tuple[set[str], set[str]]:
             elif rule is None or rule.needs is None or place in rule.needs:
                 reached.add(value.name)
     return reached, statistics
-
-
-def _looks_trained(value: ir.Value) -> bool:
-    """Not a lone number, and not a mask, which holds two different values only."""
-    tensor = present(value.const_value, f"weight '{value.name}'")
-    if tensor.size < 2:
-        return False
-    return tensor.size == 2 or tensor.size > MASK_ELEMENTS or len(np.unique(tensor.numpy())) != 2
 
 
 def _size(value: ir.Value) -> int:

@@ -233,24 +233,17 @@ def ungather(tape: Tape, grad: ir.Value, axis: int, places: Array, size: int) ->
         cut = AxisCut(axis, int(places[0]), int(steps[0]) if count > 1 else 1, count)
         return unslice(tape, grad, (*shape[:axis], size, *shape[axis + 1 :]), [cut])
     if len(np.unique(places)) == count:
-        return _unshuffle(tape, grad, axis, places, size)
+        # each place is read at most once: gather back, from a zero where it was not read
+        back = np.full(size, count, np.int64)
+        back[places] = np.arange(count)
+        if count < size:
+            grad = pad(tape, grad, [0] * len(shape), [int(place == axis) for place in range(len(shape))])
+        return tape.op("Gather", grad, tape.constant(back), axis=axis)
     if count * size <= LARGEST_MATRIX:
         return untransform(tape, grad, axis, (places[:, None] == np.arange(size)))
     nothing = tape.op("Cast", zeros(tape, (count,), grad), to=ir.DataType.INT64)
     hidden = tape.op("Add", tape.constant(places.astype(np.int64)), nothing)  # else spread beforehand, held for good
     return scatter_add(tape, grad, axis, hidden, size)
-
-
-def _unshuffle(tape: Tape, grad: ir.Value, axis: int, places: Array, size: int) -> ir.Value:
-    """Each place is read at most once: gather back, from a zero where it was not read."""
-    count = len(places)
-    back = np.full(size, count, np.int64)
-    back[places] = np.arange(count)
-    if count < size:
-        after = [0] * len(shape_of(grad))
-        after[axis] = 1
-        grad = pad(tape, grad, [0] * len(after), after)
-    return tape.op("Gather", grad, tape.constant(back), axis=axis)
 
 
 def scatter_add(tape: Tape, grad: ir.Value, axis: int, indices: ir.Value, size: int) -> ir.Value:

@@ -63,25 +63,22 @@ def chosen_rules(rules: Rules, options: TrainOptions) -> dict[str, Rule]:
         chosen["BatchNormalization"] = BATCH_NORM_FROZEN
     if not options.dropout:
         chosen["Dropout"] = PASS
-    return chosen | {op_type: _load(op_type, where) for op_type, where in options.gradient_rules.items()}
-
-
-def _load(op_type: str, where: str) -> Rule:
-    """A rule or a gradient function from `module:name`; modules beside the user are found too."""
-    module, _, name = where.partition(":")
-    if not module or not name:
-        raise ConfigError(f"gradient rule '{where}' of {op_type} is not understood: write module:function")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"gradient rule '{where}' of {op_type} cannot be loaded: {error}") from None
-    finally:
-        sys.path.remove(here)
-    if not isinstance(found, Rule) and not callable(found):
-        raise ConfigError(f"gradient rule '{where}' of {op_type} is no function, but {found!r}")
-    return found if isinstance(found, Rule) else Rule(found)
+    for op_type, where in options.gradient_rules.items():
+        module, _, name = where.partition(":")
+        if not module or not name:
+            raise ConfigError(f"gradient rule '{where}' of {op_type} is not understood: write module:function")
+        here = str(Path.cwd())
+        sys.path.insert(0, here)  # modules beside the user are found too
+        try:
+            found: Any = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"gradient rule '{where}' of {op_type} cannot be loaded: {error}") from None
+        finally:
+            sys.path.remove(here)
+        if not isinstance(found, Rule) and not callable(found):
+            raise ConfigError(f"gradient rule '{where}' of {op_type} is no function, but {found!r}")
+        chosen[op_type] = found if isinstance(found, Rule) else Rule(found)
+    return chosen
 
 
 PASS = Rule(RULES["Identity"].gradient, lambda tape, call: WrittenForm((tape.op("Identity", call.input(0)),)), FIRST)

@@ -61,7 +61,12 @@ def gathered_image(tape: Tape, window: ConvWindow, grad: ir.Value, weight: ir.Va
     An element of the image at `stride * place + phase` is reached by every stride-th tap only: each phase is computed
     as channels of its own, from its taps alone, and the phases are interleaved afterwards.
     """
-    before = _taps_before(window)
+    # Zero taps before the others, so that phases begin at the image's edge and nothing need be cut off there, unless
+    # that would make more taps for each phase.
+    before = []
+    for count, stride, low in zip(window.kernel, window.strides, window.lows, strict=True):
+        shift = -low % stride
+        before.append(shift if count > stride and -(-(count + shift) // stride) == -(-count // stride) else 0)
     weight = _by_phase(tape, window, weight, before, group)
     taps = shape_of(weight)[LEADING:]
     lows = [low + shift for low, shift in zip(window.lows, before, strict=True)]
@@ -88,18 +93,6 @@ def _phases(window: ConvWindow) -> list[int]:
 def _taps(window: ConvWindow) -> list[int]:
     """By axis, the most taps that any element of the image is reached by."""
     return [-(-taps // stride) for taps, stride in zip(window.kernel, window.strides, strict=True)]
-
-
-def _taps_before(window: ConvWindow) -> list[int]:
-    """Zero taps before the others, so that phases begin at the image's edge and nothing need be cut off there.
-
-    None where that would make more taps for each phase.
-    """
-    shifts = []
-    for taps, stride, low in zip(window.kernel, window.strides, window.lows, strict=True):
-        shift = -low % stride
-        shifts.append(shift if taps > stride and -(-(taps + shift) // stride) == -(-taps // stride) else 0)
-    return shifts
 
 
 def _by_phase(tape: Tape, window: ConvWindow, weight: ir.Value, before: list[int], group: int) -> ir.Value:

@@ -1,7 +1,7 @@
 """Windows that slide over an image: where convolution and pooling look, and fitting images to them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import onnx_ir as ir
@@ -57,21 +57,16 @@ def window_of(call: Call, kernel: Sequence[int], image: ir.Value, result: ir.Val
     given = call.integers("dilations", [1] * rank)
     dilations = tuple(1 if taps == 1 else step for taps, step in zip(kernel, given, strict=True))
     tight = ConvWindow(sizes, results, tuple(kernel), strides, dilations, (0,) * rank)
-    return ConvWindow(sizes, results, tuple(kernel), strides, dilations, _lows(call, tight))
-
-
-def _lows(call: Call, tight: ConvWindow) -> tuple[int, ...]:
-    """Padding before the image, given or chosen by `auto_pad`."""
     how = call.text("auto_pad", "NOTSET")
-    if how in ("NOTSET", "") and "output_shape" not in call.attributes:
-        return call.integers("pads", [0] * 2 * tight.rank)[: tight.rank]
     if how == "VALID":
-        return (0,) * tight.rank
+        return tight
+    if how in ("NOTSET", "") and "output_shape" not in call.attributes:
+        return replace(tight, lows=call.integers("pads", [0] * 2 * rank)[:rank])
     extra = 0 if how == "SAME_UPPER" else 1
     # Padding on both sides together; the padding of a transposed convolution's result counts as read.
-    unread = call.integers("output_padding", [0] * tight.rank)
+    unread = call.integers("output_padding", [0] * rank)
     missing = [max(high + more, 0) for high, more in zip(tight.highs, unread, strict=True)]
-    return tuple((total + extra) // 2 for total in missing)
+    return replace(tight, lows=tuple((total + extra) // 2 for total in missing))
 
 
 def fit(

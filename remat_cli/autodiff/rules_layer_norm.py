@@ -30,12 +30,23 @@ def layer_norm_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Layers as rows of a matrix: scale, bias, then input, with three full-size tensors alive at once.
 
     Sums over rows and along them are products with a vector, which need no temporaries.
+
+    Raises:
+        ModelError: the scale differs from row to row.
     """
     if grads[0] is None:
         return {}
-    size = prod(_normalised(call))
+    scale, dims = call.input(1), _normalised(call)
+    size = prod(dims)
     rows = (prod(call.shape()) // size, size)
-    grad, x, scale = reshape(tape, grads[0], rows), reshape(tape, call.input(0), rows), _row(tape, call, rows)
+    grad, x = reshape(tape, grads[0], rows), reshape(tape, call.input(0), rows)
+    if len(shape_of(scale)) > len(dims):
+        raise ModelError(
+            f"op '{call.name}' ({call.op_type}): no gradient for a scale of more dimensions than it scales"
+        )
+    if shape_of(scale) != dims and prod(shape_of(scale)) != size:
+        scale = tape.op("Expand", scale, tape.ints(*dims))
+    scale = reshape(tape, scale, (1, size))
     apart, inverse = _centred(tape, call, x)
     result = {}
     if 2 in call.wanted:
@@ -83,22 +94,6 @@ def _mean_square(tape: Tape, centred: ir.Value, axes: tuple[int, ...]) -> ir.Val
     size = prod(shape_of(centred)[axis] for axis in axes)
     squares = tape.op("ReduceSumSquare", centred, tape.ints(*axes))
     return tape.op("Div", squares, tape.scalar(size, centred))
-
-
-def _row(tape: Tape, call: Call, rows: tuple[int, int]) -> ir.Value:
-    """The scale as one row.
-
-    Raises:
-        ModelError: it differs from row to row.
-    """
-    scale, dims = call.input(1), _normalised(call)
-    if len(shape_of(scale)) > len(dims):
-        raise ModelError(
-            f"op '{call.name}' ({call.op_type}): no gradient for a scale of more dimensions than it scales"
-        )
-    if shape_of(scale) != dims and prod(shape_of(scale)) != rows[1]:
-        scale = tape.op("Expand", scale, tape.ints(*dims))
-    return reshape(tape, scale, (1, rows[1]))
 
 
 def _to_parameter(tape: Tape, call: Call, position: int, row: ir.Value) -> ir.Value:

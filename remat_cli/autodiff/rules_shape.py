@@ -91,39 +91,28 @@ def slice_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
 
 def pad_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """Constant padding is cut off again; what was copied into the padding adds up where it was read."""
-    grad, shape, sides = only(grads), call.shape(), _sides(call)
+    grad, shape = only(grads), call.shape()
+    given = constant_of(call, 1, "pads").tolist()
+    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(len(shape))
+    pairs = zip(given[: len(given) // 2], given[len(given) // 2 :], strict=True)  # before and after
+    sides = {positive(axis, len(shape)): pair for axis, pair in zip(axes, pairs, strict=True)}
     mode = call.text("mode", "constant")
     if mode == "constant":
-        return _unpad(tape, call, grad, sides)
+        # What was added is cut off, what was cut off is zero; what was added is the sum that the filling gets.
+        wide, found = shape_of(grad), dict[int, ir.Value]()
+        core = window(tape, grad, {axis: (max(0, b), wide[axis] - max(0, a)) for axis, (b, a) in sides.items()})
+        if 2 in call.wanted:
+            everything, inside = (tape.op("ReduceSum", value, keepdims=0) for value in (grad, core))
+            found[2] = reshape(tape, tape.op("Sub", everything, inside), call.shape(2))
+        if 0 in call.wanted:
+            before, after = ([max(0, -sides.get(a, (0, 0))[side]) for a in range(len(wide))] for side in (0, 1))
+            found[0] = pad(tape, core, before, after)
+        return found
     for axis, (before, after) in sides.items():
         kept = np.arange(shape[axis])[max(0, -before) : shape[axis] - max(0, -after)]
         places = np.pad(kept, (max(0, before), max(0, after)), PAD_MODES[mode])
         grad = ungather(tape, grad, axis, places, shape[axis])
     return {0: grad}
-
-
-def _sides(call: Call) -> dict[int, tuple[int, int]]:
-    """By axis, how many places a Pad adds before and after."""
-    rank = len(call.shape())
-    given = constant_of(call, 1, "pads").tolist()
-    axes = constant_of(call, 3, "axes").tolist() if call.has(3) else range(rank)
-    half = len(given) // 2
-    pairs = zip(given[:half], given[half:], strict=True)
-    return {positive(axis, rank): pair for axis, pair in zip(axes, pairs, strict=True)}
-
-
-def _unpad(tape: Tape, call: Call, grad: ir.Value, sides: Mapping[int, tuple[int, int]]) -> Found:
-    """What was added is cut off, what was cut off is zero; what was added is the sum that the filling gets."""
-    wide = shape_of(grad)
-    core = window(tape, grad, {axis: (max(0, b), wide[axis] - max(0, a)) for axis, (b, a) in sides.items()})
-    found: dict[int, ir.Value] = {}
-    if 2 in call.wanted:
-        everything, inside = (tape.op("ReduceSum", value, keepdims=0) for value in (grad, core))
-        found[2] = reshape(tape, tape.op("Sub", everything, inside), call.shape(2))
-    if 0 in call.wanted:
-        before, after = ([max(0, -sides.get(a, (0, 0))[side]) for a in range(len(wide))] for side in (0, 1))
-        found[0] = pad(tape, core, before, after)
-    return found
 
 
 def expand(tape: Tape, call: Call, grads: Grads) -> Found:

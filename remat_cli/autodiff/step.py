@@ -158,8 +158,7 @@ def build_step(
         ends.take(value, _first_value(source.graph, name))
     _write_statistics(recorder, forward, source.graph, ends)
     _write_backward(recorder, loss, forward, _mover(tape, options, ends), ends)
-    step = _finish(tape, ends)
-    return TrainingStep(step, ends.first, _facts(step, weights, forward, ends, notes))
+    return _finish(weights, forward, ends, notes)
 
 
 def _end(outputs: Mapping[str, ir.Value], options: TrainOptions) -> tuple[str, tuple[str, ...]]:
@@ -268,8 +267,9 @@ def _first_value(graph: ir.Graph, name: str) -> Array:
     return np.asarray(present(graph.initializers[name].const_value, f"weight '{name}'").numpy())
 
 
-def _finish(tape: Tape, ends: Ends) -> ir.Model:
-    """The model, in an order of nodes that a default session runs as it was written."""
+def _finish(weights: Weights, forward: Forward, ends: Ends, notes: tuple[str, ...]) -> TrainingStep:
+    """The step, in an order of nodes that a default session runs as it was written, and what it says of itself."""
+    tape = ends.tape
     graph = ir.Graph(
         ends.inputs,
         ends.outputs,
@@ -281,12 +281,8 @@ def _finish(tape: Tape, ends: Ends) -> ir.Model:
     model = ir.Model(graph, ir_version=IR_VERSION, producer_name="remat")
     RemoveUnusedNodesPass()(model)
     model.metadata_props[STATE_KEY] = json.dumps(ends.state)
-    return model
-
-
-def _facts(model: ir.Model, weights: Weights, forward: Forward, ends: Ends, notes: tuple[str, ...]) -> StepFacts:
     phases = Counter(node.metadata_props.get(PHASE_KEY) for node in model.graph)
-    return StepFacts(
+    facts = StepFacts(
         forward_ops=phases["forward"],
         backward_ops=phases["backward"],
         update_ops=phases["update"],
@@ -299,6 +295,7 @@ def _facts(model: ir.Model, weights: Weights, forward: Forward, ends: Ends, note
         target=ends.target,
         notes=notes,
     )
+    return TrainingStep(model, ends.first, facts)
 
 
 def arranged(nodes: Sequence[ir.Node]) -> list[ir.Node]:

@@ -178,7 +178,12 @@ def _infer(node: ir.Node) -> None:
         return
     schema = onnx.defs.get_schema(node.op_type, OPSET, domain)
     read = {value.name or "": value for value in node.inputs if value is not None}
-    types = {name: _type_of(value) for name, value in read.items()}
+    types = {}
+    for name, value in read.items():
+        dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+        # inference takes an empty type for unknown; an element type of 0 it refuses
+        is_known = value.dtype is not None
+        types[name] = helper.make_tensor_type_proto(int(element_type(value)), dims) if is_known else onnx.TypeProto()
     small = {name: value.const_value for name, value in read.items() if value.const_value is not None}
     data = {name: ir.to_proto(tensor) for name, tensor in small.items() if tensor.size <= VISIBLE_ELEMENTS}
     imports = [helper.make_opsetid("", OPSET)]
@@ -198,13 +203,6 @@ def _infer(node: ir.Node) -> None:
             dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
             value.type = ir.TensorType(ir.DataType(tensor.elem_type))
             value.shape = ir.Shape(dims) if tensor.HasField("shape") else None
-
-
-def _type_of(value: ir.Value) -> onnx.TypeProto:
-    if value.dtype is None:
-        return onnx.TypeProto()  # inference takes it for unknown; an element type of 0 it refuses
-    dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    return helper.make_tensor_type_proto(int(value.dtype), dims)
 
 
 Grads = Sequence[ir.Value | None]  # by output; None where none flows back

@@ -28,16 +28,16 @@ def link_costs(specs: Sequence[DeviceSpec], conditions: Conditions) -> tuple[Lin
     pairs = [(a, b) for a in first.values() for b in first.values() if a.memory != b.memory]
     if not pairs:
         return ()
+    costs = []
     with ProfileCache(conditions.cache_dir) as cache:
-        return tuple(_link(source, target, conditions, cache) for source, target in pairs)
-
-
-def _link(source: DeviceSpec, target: DeviceSpec, conditions: Conditions, cache: ProfileCache) -> LinkCost:
-    names = (source.memory, target.memory)
-    scopes = [scope_apart(spec, conditions) for spec in (source, target)]
-    key = " -> ".join((names[0], scopes[0].key, names[1], scopes[1].key))
-    if (known := cache.link(key, names)) is not None:
-        return known
-    settings = (device_settings(source, SessionSettings()), device_settings(target, SessionSettings()))
-    cache.store_link(key, found := measure_link(names, settings))
-    return found
+        for source, target in pairs:
+            names = (source.memory, target.memory)
+            scopes = [scope_apart(spec, conditions) for spec in (source, target)]
+            key = " -> ".join((names[0], scopes[0].key, names[1], scopes[1].key))
+            cost = cache.link(key, names)
+            if cost is None:
+                settings = (device_settings(source, SessionSettings()), device_settings(target, SessionSettings()))
+                cost = measure_link(names, settings)
+                cache.store_link(key, cost)
+            costs.append(cost)
+    return tuple(costs)

@@ -33,7 +33,15 @@ def own_bytes(graph: Graph, specs: Sequence[DeviceSpec]) -> dict[str, int]:
     memory inputs take buffers too.
     """
     is_fed = all(spec.memory != HOST_MEMORY for spec in specs)
-    return {memory: _own_bytes(graph, cache, is_fed) for memory, cache in _caches(specs).items()}
+    sizes = [weight.size_bytes for weight in graph.weights]
+    fed = [graph.tensors[tensor].size_bytes for tensor in graph.model_inputs] if is_fed else []
+    found = {}
+    for memory, cache in _caches(specs).items():
+        packed = {weight for op in graph.ops if op.op_type in cache.packed_ops for weight in op.weights}
+        twice = max((cache.weight_bytes(sizes[weight]) for weight in packed), default=0)
+        held = twice + sum(map(cache.weight_bytes, sizes)) + sum(map(cache.rounded, fed))
+        found[memory] = held - sum(sizes) - sum(fed)
+    return found
 
 
 def workspaces(graph: Graph, model: Any, spec: DeviceSpec) -> dict[str, int]:
@@ -77,14 +85,6 @@ def _parts(graph: Graph, op: Op, cache: BufferCache, *, is_across: bool) -> tupl
 def has_cache(specs: Sequence[DeviceSpec], memory: str) -> bool:
     """Whether the provider of a memory keeps free buffers."""
     return memory in _caches(specs)
-
-
-def _own_bytes(graph: Graph, cache: BufferCache, is_fed: bool) -> int:
-    sizes = [weight.size_bytes for weight in graph.weights]
-    packed = {weight for op in graph.ops if op.op_type in cache.packed_ops for weight in op.weights}
-    twice = max((cache.weight_bytes(sizes[weight]) for weight in packed), default=0)
-    fed = [graph.tensors[tensor].size_bytes for tensor in graph.model_inputs] if is_fed else []
-    return sum(map(cache.weight_bytes, sizes)) - sum(sizes) + twice + sum(map(cache.rounded, fed)) - sum(fed)
 
 
 def _caches(specs: Sequence[DeviceSpec]) -> dict[str, BufferCache]:

@@ -21,7 +21,7 @@ from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
 from remat_cli.core.schedule.splits import Splitting, large_tensor_lines
 from remat_cli.core.values.budget import WHOLE
-from remat_cli.core.values.profile import HOST_MEMORY, Profile, Unsupported
+from remat_cli.core.values.profile import HOST_MEMORY, Unsupported
 from remat_cli.devices.provider_table import PROVIDERS, named_spec
 
 
@@ -52,7 +52,13 @@ def cut_to_limits(
     best: tuple[Prepared, Splitting | None] = prepared, None
     if not left:
         return best
-    tiles = _tiles(prepared, request, work, progress)
+    # Tiles of the model on the CPU, in the standard ops that other devices run too.
+    host = named_spec(HOST_MEMORY)
+    conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
+    asked = replace(request, conditions=conditions, asked=WHOLE)
+    platform = Platform(prepared.graph, (host,), (profile_on_cpu(prepared, conditions, host, progress),))
+    # Only the CPU fills a buffer in place.
+    tiles = Tiles(SplitTask.unplanned(prepared, platform, asked, work, progress), may_fill=False)
     for proposal in tiles.capped(least):
         built = tiles.build(proposal, None)
         if built is not None and (above := _above(built.prepared.graph, least)) < left:
@@ -84,35 +90,22 @@ def cap_lines(plan: PlanFile) -> tuple[str, ...]:
 
 def within_limits(platform: Platform, limits: Mapping[str, int]) -> Platform:
     """The platform, on which no device runs an op with a tensor above its limit."""
-    profiles = tuple(
-        _limited(profile, platform.graph, limits[profile.device]) if profile.device in limits else profile
-        for profile in platform.profiles
-    )
-    return replace(platform, profiles=profiles)
-
-
-def _tiles(prepared: Prepared, request: CompileRequest, work: Path, progress: Progress) -> Tiles:
-    """Tiles of the model on the CPU, in the standard ops that other devices run too."""
-    host = named_spec(HOST_MEMORY)
-    conditions = msgspec.structs.replace(prepared.conditions, devices=(host, *prepared.conditions.devices))
-    asked = replace(request, conditions=conditions, asked=WHOLE)
-    profile = profile_on_cpu(prepared, conditions, host, progress)
-    platform = Platform(prepared.graph, (host,), (profile,))
-    # Only the CPU fills a buffer in place.
-    return Tiles(SplitTask.unplanned(prepared, platform, asked, work, progress), may_fill=False)
+    graph, profiles = platform.graph, list(platform.profiles)
+    for number, profile in enumerate(profiles):
+        most_bytes = limits.get(profile.device)
+        if most_bytes is None:
+            continue
+        reasons = {op.name: reason for op in graph.ops if (reason := _too_large(graph, op, most_bytes))}
+        known = {op.name for op in profile.unsupported}
+        more = tuple(Unsupported(name, reason) for name, reason in reasons.items() if name not in known)
+        costs = tuple(cost for cost in profile.ops if cost.name not in reasons)
+        profiles[number] = msgspec.structs.replace(profile, ops=costs, unsupported=(*profile.unsupported, *more))
+    return replace(platform, profiles=tuple(profiles))
 
 
 def _above(graph: Graph, most_bytes: int) -> int:
     """Bytes of all tensors inside that are above a limit."""
     return sum(each.size_bytes for each in inside_above(graph, most_bytes))
-
-
-def _limited(profile: Profile, graph: Graph, most_bytes: int) -> Profile:
-    reasons = {op.name: reason for op in graph.ops if (reason := _too_large(graph, op, most_bytes))}
-    known = {op.name for op in profile.unsupported}
-    more = tuple(Unsupported(name, reason) for name, reason in reasons.items() if name not in known)
-    costs = tuple(cost for cost in profile.ops if cost.name not in reasons)
-    return msgspec.structs.replace(profile, ops=costs, unsupported=(*profile.unsupported, *more))
 
 
 def _too_large(graph: Graph, op: Op, most_bytes: int) -> str:

@@ -115,7 +115,11 @@ def verify_sessions(
     folder = Path(tempfile.mkdtemp(prefix="verify_", dir=work))
     program = run.make_program(run.plan, run.model, _new(folder / "planned"))
     planned = timed_runs(program, feeds[0], FIRST_RUNS, {})
-    originals = run.original.outputs[: len(feeds)] if run.original else _plain_outputs(run, folder, feeds, timed_runs)
+    if run.original is None:  # what the optimised model gives in one session on the reference device
+        plain = placed_program(_plain(run.plan), run.model, _new(folder / "plain"))
+        originals: Sequence[Mapping[str, Any]] = [timed_runs(plain, fed, 0, {}).arrays for fed in feeds]
+    else:
+        originals = run.original.outputs[: len(feeds)]
     others = [planned, *(timed_runs(program, fed, 0, {}) for fed in feeds[1:])]
     alike = [
         None if have_same_bits(wanted, other.arrays) else likeness(wanted, other.arrays)
@@ -180,17 +184,6 @@ def _verification(
         runtime_version=runtime_version(),
         notes=tuple(f"what providers hold inside their sessions in memory '{name}' does not show" for name in hidden),
     )
-
-
-def _plain_outputs(
-    run: PlacedRun,
-    folder: Path,
-    feeds: Sequence[Mapping[str, Any]],
-    timed_runs: Callable[[Program, Mapping[str, Any], int, Mapping[str, Any]], TimedRuns],
-) -> list[Mapping[str, Any]]:
-    """What the optimised model gives in one session on the reference device."""
-    plain = placed_program(_plain(run.plan), run.model, _new(folder / "plain"))
-    return [timed_runs(plain, fed, 0, {}).arrays for fed in feeds]
 
 
 def _in_turns(

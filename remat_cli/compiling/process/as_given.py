@@ -31,9 +31,28 @@ def forecast_of_file(prepared: Prepared, profile: Profile, work: Path, progress:
     """
     if not has_open_sizes(prepared) or prepared.runnable is not None:  # what cannot be run tells nothing
         return model_forecast(prepared, profile)
-    given = _as_given(prepared, work)
-    found = profile_model(given, given.conditions, progress)
-    return model_forecast(given, found.profile)
+    # Optimise the file without telling the session any sizes, run it once, and keep what that showed.
+    raw, path, conditions = work / "as_given.raw.onnx", work / "as_given.onnx", prepared.conditions
+    level, threads = conditions.optimization, conditions.intra_op_threads
+    optimize(prepared.original_path, raw, level, threads, conditions.custom_ops, conditions.run_seconds)
+    reference = prepare_optimized(raw, prepared.source.ir)
+    saved_sha256 = save_work(reference, path)
+    seen = first_look(path, reference, prepared.feeds, conditions)
+    facts = facts_of(seen, reference, types_of(inputs_of(prepared.source.ir)))
+    known = known_dims(reference, to_graph(reference, facts.types), conditions)
+    graph = to_graph(reference, facts.types, known)
+    # The hash of the file at these sizes: what is measured of it holds for no others.
+    sizes = sorted((name, array.shape) for name, array in prepared.feeds.items())
+    given = replace(
+        prepared,
+        reference=reference,
+        reference_path=path,
+        reference_sha256=hashlib.sha256(f"{saved_sha256} {sizes}".encode()).hexdigest(),
+        graph=graph,
+        signatures=op_signatures(reference, graph, prepared.original.key),
+        facts=facts,
+    )
+    return model_forecast(given, profile_model(given, conditions, progress).profile)
 
 
 def plain_process_bytes(
@@ -55,34 +74,3 @@ def has_open_sizes(prepared: Prepared) -> bool:
     shapes = (port.shape for port in prepared.source.interface.inputs)
     is_open = any(shape is None or not all(isinstance(dim, int) for dim in shape) for shape in shapes)
     return is_open and prepared.source.form is None
-
-
-def _as_given(prepared: Prepared, work: Path) -> Prepared:
-    """Optimise the file without telling the session any sizes, run it once, and keep what that showed."""
-    raw, path, conditions = work / "as_given.raw.onnx", work / "as_given.onnx", prepared.conditions
-    optimize(
-        prepared.original_path,
-        raw,
-        conditions.optimization,
-        conditions.intra_op_threads,
-        conditions.custom_ops,
-        conditions.run_seconds,
-    )
-    reference = prepare_optimized(raw, prepared.source.ir)
-    saved_sha256 = save_work(reference, path)
-    seen = first_look(path, reference, prepared.feeds, conditions)
-    facts = facts_of(seen, reference, types_of(inputs_of(prepared.source.ir)))
-    known = known_dims(reference, to_graph(reference, facts.types), conditions)
-    graph = to_graph(reference, facts.types, known)
-    # The hash of the file at these sizes: what is measured of it holds for no others.
-    sizes = sorted((name, array.shape) for name, array in prepared.feeds.items())
-    digest = hashlib.sha256(f"{saved_sha256} {sizes}".encode()).hexdigest()
-    return replace(
-        prepared,
-        reference=reference,
-        reference_path=path,
-        reference_sha256=digest,
-        graph=graph,
-        signatures=op_signatures(reference, graph, prepared.original.key),
-        facts=facts,
-    )

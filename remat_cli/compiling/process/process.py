@@ -77,7 +77,9 @@ class ProcessPlanning:
         That no plan can be had is claimed only from what is live and not mapped: a process never holds less.
         """
         budget_bytes, began = self.budget_bytes - room_bytes, time.monotonic()
-        known = self._known_within(budget_bytes)
+        live = replace(self.request, asked=self.request.asked.leaving(budget_bytes + self.uncounted_bytes))
+        task = SplitTask.unplanned(self.prepared, self.platform, live, self.work, self.progress)
+        known = KnownPlans(task, budget_bytes)
         if (answered := known.answer()) is not None:
             return self._in_form(answered).searched_since(began)
         tried: list[OneModel | Refused] = []
@@ -118,12 +120,6 @@ class ProcessPlanning:
             facts = {**answer.run.facts, **found}
             answer = replace(answer, run=replace(answer.run, facts=facts))
         return widest.refused(answer)
-
-    def _known_within(self, budget_bytes: int) -> KnownPlans:
-        """What is known of plans whose process stays within a budget."""
-        live = replace(self.request, asked=self.request.asked.leaving(budget_bytes + self.uncounted_bytes))
-        task = SplitTask.unplanned(self.prepared, self.platform, live, self.work, self.progress)
-        return KnownPlans(task, budget_bytes)
 
     def _in_form(self, known: OneModel) -> OneModel:
         """A plan that was known, in its leaner form, for the live bytes that it promises."""

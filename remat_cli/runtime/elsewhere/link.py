@@ -180,8 +180,17 @@ def _send_file(line: _Line, path: Path) -> None:
 
 @contextlib.contextmanager
 def _started(command: str) -> Iterator[_Line]:
-    """The command at work, with `there.py` typed into it; it is ended with the block."""
-    words = _words(command)
+    """The command at work, with `there.py` typed into it; it is ended with the block.
+
+    Raises:
+        ConfigError: it has no words, a quote is open, or it does not start.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"--on '{command}': {error}") from None
+    if not words:
+        raise ConfigError("--on '': give a command that starts a Python, such as --on 'ssh pi@board python3'")
     script, token = SCRIPT.read_bytes(), secrets.token_hex(8)
     with tempfile.TemporaryDirectory(prefix=WORK_FOLDER, ignore_cleanup_errors=True) as folder:
         stderr = Path(folder) / "stderr"
@@ -204,33 +213,14 @@ def _started(command: str) -> Iterator[_Line]:
             line.send(script)
             yield line
         finally:
-            _ended(process)
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Let a process end by itself, as it does when its standard input closes: it takes its files away then."""
-    with contextlib.suppress(OSError):
-        pipe_of(process.stdin).close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(END_SECONDS)
-    if process.poll() is None:
-        kill_family(psutil.Process(process.pid))
-        process.wait()
-
-
-def _words(command: str) -> list[str]:
-    """The words of a command, as a shell splits them.
-
-    Raises:
-        ConfigError: it has none, or a quote is open.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ConfigError(f"--on '{command}': {error}") from None
-    if not words:
-        raise ConfigError("--on '': give a command that starts a Python, such as --on 'ssh pi@board python3'")
-    return words
+            # it ends by itself when its standard input closes, and takes its files away then
+            with contextlib.suppress(OSError):
+                pipe_of(process.stdin).close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+            if process.poll() is None:
+                kill_family(psutil.Process(process.pid))
+                process.wait()
 
 
 def pipe_of(pipe: IO[bytes] | None) -> IO[bytes]:

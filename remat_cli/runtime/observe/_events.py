@@ -117,7 +117,12 @@ def read_runs(path: Path) -> tuple[ProfiledRun, ...]:
                 in_use_bytes=args.mem_bytes_in_use,
                 peak_bytes=args.mem_in_use_peak,
                 held_bytes=args.mem_arena_held,
-                types=tuple(_tensor_type(entry) for entry in args.output_type_shape),
+                # from `{"float": [1, 3]}`; only here small types have capitals, and say how many are in a byte
+                types=tuple(
+                    TensorType(PACKED.sub(r"\1", dtype.lower()), shape)
+                    for entry in args.output_type_shape
+                    for dtype, shape in entry.items()
+                ),
                 has_counters=requested is not None,
             )
             events.append(kernel)
@@ -139,12 +144,6 @@ def require_counters(run: ProfiledRun) -> None:
             f"the profile of op '{without.name}' has no '{COUNTER}': this version of ONNX Runtime or this device "
             f"reports no memory counters; install onnxruntime {COUNTERS_FROM} or newer"
         )
-
-
-def _tensor_type(entry: dict[str, tuple[int, ...]]) -> TensorType:
-    """From `{"float": [1, 3]}`; here, and nowhere else, small types have capitals, and say how many are in a byte."""
-    ((dtype, shape),) = entry.items()
-    return TensorType(PACKED.sub(r"\1", dtype.lower()), shape)
 
 
 def without_nested(events: Sequence[ProfileEvent]) -> tuple[ProfileEvent, ...]:

@@ -1,7 +1,6 @@
 """Finds arenas under which one model runs and another fails: proof that needs no counter, only success and failure."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -202,9 +201,18 @@ def _search(job: CapJob, runs: int, advance: Advance) -> CapAnswer:
         advance(len(trials), len(trials) + 1)
         return runs_under(job.trial(cap_bytes, runs))
 
-    smallest, failed = _bracket(job, suffices)
-    if smallest is None or failed is None:
+    failed = None
+    for factor in GROWTH:
+        smallest = job.fixed_bytes + int(job.live_bytes * factor)
+        if suffices(smallest):
+            break
+        failed = smallest
+    else:
         return CapAnswer(None, failed, len(trials), runs * len(trials))
+    if failed is None:  # the control must fail
+        failed = job.fixed_bytes + job.live_bytes - job.tolerance_bytes
+        if failed <= job.fixed_bytes or suffices(failed):
+            return CapAnswer(None, None, len(trials), runs * len(trials))
     while smallest - failed > job.tolerance_bytes:
         middle = (smallest + failed) // 2
         if suffices(middle):
@@ -212,22 +220,6 @@ def _search(job: CapJob, runs: int, advance: Advance) -> CapAnswer:
         else:
             failed = middle
     return CapAnswer(smallest, failed, len(trials), runs * len(trials))
-
-
-def _bracket(job: CapJob, suffices: Callable[[int], bool]) -> tuple[int | None, int | None]:
-    """A cap that suffices and one below it that does not; the latter is the control that must fail."""
-    failed = None
-    for factor in GROWTH:
-        cap_bytes = job.fixed_bytes + int(job.live_bytes * factor)
-        if suffices(cap_bytes):
-            break
-        failed = cap_bytes
-    else:
-        return None, failed
-    if failed is None:
-        control = job.fixed_bytes + job.live_bytes - job.tolerance_bytes
-        failed = None if control <= job.fixed_bytes or suffices(control) else control
-    return cap_bytes, failed
 
 
 def runs_under(trial: Trial) -> bool:

@@ -143,7 +143,11 @@ def _answer(job: _LimitedJob) -> HardLimitAnswer:
         raise Doing("a limited run of ", name, " was ended").failed(too_long(seconds)) from None
     except ProcessDied as died:
         by_system = died.code == -signal.SIGKILL
-        if died.code >= 0 or (by_system and not (job.cgroup and _kills(job.cgroup))):
+        is_by_limit = died.code < 0 and not by_system
+        if by_system and job.cgroup:  # the system counts those that it killed for a cgroup's limit
+            counter = {"cgroup v2": "memory.events", "cgroup v1": "memory.oom_control"}[job.cgroup.kind]
+            is_by_limit = _counts(job.cgroup.path / counter).get("oom_kill", 0) > 0
+        if not is_by_limit:
             name = Path(job.job.model).name
             raise RuntimeFailure("a limited run of ", name, f" broke down, not by its limit: {died}") from None
         return HardLimitAnswer(False, runs_done, job.kind, KILLED if by_system else str(died))
@@ -210,12 +214,6 @@ def _limited(cgroup: MemoryCgroup | None, limit_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def _kills(cgroup: MemoryCgroup) -> int:
-    """How many processes the system killed for a cgroup's limit."""
-    name = {"cgroup v2": "memory.events", "cgroup v1": "memory.oom_control"}[cgroup.kind]
-    return _counts(cgroup.path / name).get("oom_kill", 0)
 
 
 def _counts(path: Path) -> dict[str, int]:

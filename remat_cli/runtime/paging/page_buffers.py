@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -87,7 +87,7 @@ class PageBuffers:
             self._taken[name] += 1
             now = next(self._clock)
             self._turn = max(self._turn, self._turns.get(use, -1) + 1)
-            home, begin = self._planned(use, size) or self._found(size) or self._grown(size)
+            home, begin = self._room(use, size)
             self.kept_bytes -= home.take(begin, size, now)
             self._hold(size_bytes)
         return PageBuffer(memoryview(home.pages)[begin : begin + size], size_bytes, home, begin)
@@ -126,23 +126,15 @@ class PageBuffers:
         self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
         self._shrink()
 
-    def _planned(self, use: Use, size: int) -> tuple[PageRange, int] | None:
-        """The place that was chosen for a buffer, if it is free: transfers may take longer than planned."""
+    def _room(self, use: Use, size: int) -> tuple[PageRange, int]:
+        """Where a buffer goes: the place that was chosen for it, else the best one in some range, else a new range."""
         place = self._places.get(use)
-        if place is None or not self._ranges[0].is_free(place.begin, size):
-            return None
-        return self._ranges[0], place.begin
-
-    def _found(self, size: int) -> tuple[PageRange, int] | None:
-        """The best place that is free in some range."""
+        if place is not None and self._ranges[0].is_free(place.begin, size):  # transfers may take longer than planned
+            return self._ranges[0], place.begin
         found = [(good, home, begin) for home in self._ranges for good, begin in home.places(size)]
-        if not found:
-            return None
-        _, home, begin = max(found, key=lambda each: each[0])
-        return home, begin
-
-    def _grown(self, size: int) -> tuple[PageRange, int]:
-        """The begin of a new range."""
+        if found:
+            _, home, begin = max(found, key=lambda each: each[0])
+            return home, begin
         self._ranges.append(PageRange.of(max(LEAST_RANGE_BYTES, RANGE_FACTOR * size)))
         return self._ranges[-1], 0
 
@@ -152,8 +144,16 @@ class PageBuffers:
         if excess <= 0 or not self.kept_bytes:
             return
         excess = max(excess, self._forecast.grain)
+        # Free pages that are there: when they are taken, how long they wait, their range, first address and bytes.
+        waiting = [
+            (distance, -piece.warm, number, begin, end - begin)
+            for number, home in enumerate(self._ranges)
+            for piece in home.free
+            if piece.warm is not None
+            for distance, (begin, end) in (NOTHING_TAKEN if number else self._forecast).parts(piece, self._turn)
+        ]
         going: list[list[Span]] = [[] for _ in self._ranges]
-        for *_, number, begin, size in sorted(self._waiting(), reverse=True):
+        for *_, number, begin, size in sorted(waiting, reverse=True):
             if excess <= 0:
                 break
             gone = min(size, whole_pages(excess))
@@ -163,12 +163,3 @@ class PageBuffers:
         for home, spans in zip(self._ranges, going, strict=True):
             if spans:
                 home.cool(joined_spans(spans))
-
-    def _waiting(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Free pages that are there: when they are taken, how long they wait, their range, first address and bytes."""
-        for number, home in enumerate(self._ranges):
-            forecast = NOTHING_TAKEN if number else self._forecast
-            for piece in home.free:
-                if piece.warm is not None:
-                    for distance, (begin, end) in forecast.parts(piece, self._turn):
-                        yield distance, -piece.warm, number, begin, end - begin

@@ -46,16 +46,14 @@ class PageForecast:
         place, begin = bisect_right(self.bounds, piece.begin) - 1, piece.begin
         while begin < piece.end:
             end = min(piece.end, self.bounds[place + 1]) if place + 1 < len(self.bounds) else piece.end
-            yield self._distance(place, now), (begin, end)
+            turns = self.turns[place] if 0 <= place < len(self.turns) else []
+            following = bisect_left(turns, now)
+            if following < len(turns):
+                distance = turns[following] - now
+            else:
+                distance = turns[0] + len(self.spans) - now if turns else NEVER  # in the next run
+            yield distance, (begin, end)
             place, begin = place + 1, end
-
-    def _distance(self, place: int, now: int) -> int:
-        """How many turns after turn `now` a stretch is taken, in this run or the next one."""
-        turns = self.turns[place] if 0 <= place < len(self.turns) else []
-        if not turns:
-            return NEVER
-        following = bisect_left(turns, now)
-        return turns[following] - now if following < len(turns) else turns[0] + len(self.spans) - now
 
 
 NOTHING_TAKEN = PageForecast(())

@@ -115,17 +115,12 @@ class SpillFile:
             yield
         except OSError as error:
             kind = ConfigError if error.errno in USER_MISTAKES else RematError
-            raise kind(f"spill disk:{self.folder}: {what}: {_reason(self.folder, error)}") from None
-
-
-def _reason(folder: Path, error: OSError) -> str:
-    """The system's reason and, where room lacks, how much there is and what to do."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return str(error.strerror or error)
-    with contextlib.suppress(OSError):
-        free = format_bytes(shutil.disk_usage(folder).free)
-        return f"{error.strerror}, {free} are free: free some, or name another folder"
-    return str(error.strerror)
+            reason = str(error.strerror or error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                with contextlib.suppress(OSError):
+                    free = format_bytes(shutil.disk_usage(self.folder).free)
+                    reason = f"{error.strerror}, {free} are free: free some, or name another folder"
+            raise kind(f"spill disk:{self.folder}: {what}: {reason}") from None
 
 
 def _some(count: int) -> int:

@@ -87,7 +87,7 @@ def open_all(program: Program, opening: Opening) -> tuple[Opened, ...]:
     """Open every session of a program; nothing falls back to another device.
 
     All sessions on the host use one arena, so that what one frees the next can take; it belongs to the process and is
-    used only by sessions that ask for it.
+    used only by sessions that ask for it. Caps of host memories add up.
 
     Raises:
         MissingDependency: a device cannot be used.
@@ -95,7 +95,15 @@ def open_all(program: Program, opening: Opening) -> tuple[Opened, ...]:
     """
     check_devices(program)
     if opening.has_arena:
-        _share_arenas(program, opening.caps)
+        caps, devices = opening.caps, zip(program.devices, program.memory_of, strict=True)
+        places = {program.memories[memory]: place_of_device(spec) for spec, memory in devices}
+        hosts = [name for name, place in places.items() if place[0] == HOST_MEMORY]
+        if hosts:
+            given = [caps[name] for name in hosts if name in caps]
+            share_arena(import_ort().SessionOptions(), sum(given) if given else None)
+        for name, place in places.items():
+            if place[0] == NVIDIA and name in caps:
+                share_cuda_arena(place[1], max(1, caps[name] - outside_bytes(program, program.memories.index(name))))
     shared = shared_weights(program)
     return tuple(open_one(program, number, shared, opening) for number in range(len(program.sessions)))
 
@@ -174,18 +182,6 @@ def has_counters(spec: DeviceSpec) -> bool:
     return spec.provider == "cpu"
 
 
-def _share_arenas(program: Program, caps: Mapping[str, int]) -> None:
-    """One arena for all sessions on a memory, capped where a cap is given; caps of host memories add up."""
-    places = {program.memories[m]: place_of_device(s) for s, m in zip(program.devices, program.memory_of, strict=True)}
-    hosts = [name for name, place in places.items() if place[0] == HOST_MEMORY]
-    if hosts:
-        given = [caps[name] for name in hosts if name in caps]
-        share_arena(import_ort().SessionOptions(), sum(given) if given else None)
-    for name, place in places.items():
-        if place[0] == NVIDIA and name in caps:
-            share_cuda_arena(place[1], max(1, caps[name] - outside_bytes(program, program.memories.index(name))))
-
-
 def outside_bytes(program: Program, memory: int) -> int:
     """The most that a memory other than the host's holds outside the sessions' arena: weights, and what is copied in.
 
@@ -262,20 +258,21 @@ def check_feeds(inputs: tuple[InputSpec, ...], feeds: Mapping[str, Any]) -> dict
         raise ModelError(f"input '{missing[0]}' is not fed; the model takes {_listed(wanted)}")
     if extra := [name for name in feeds if name not in wanted]:
         raise ModelError(f"'{extra[0]}' is fed but is no input; the model takes {_listed(wanted)}")
-    return {name: _checked(spec, np.asarray(feeds[name])) for name, spec in wanted.items()}
-
-
-def _checked(spec: InputSpec, array: Array) -> Array:
-    if tuple(array.shape) != spec.shape:
-        raise ModelError(
-            f"input '{spec.name}' has shape {list(array.shape)}, the plan is for {list(spec.shape)}: "
-            "compile again for other shapes"
-        )
-    if spec.dtype == "string" and array.dtype.kind == "U":
-        return array.astype(object)
-    if array.dtype != numpy_dtype(spec.dtype):
-        raise ModelError(f"input '{spec.name}' is of type {runtime_dtype(array)}, the model takes {spec.dtype}")
-    return np.ascontiguousarray(array).reshape(spec.shape)
+    arrays: dict[str, Array] = {}
+    for name, spec in wanted.items():
+        array = np.asarray(feeds[name])
+        if tuple(array.shape) != spec.shape:
+            raise ModelError(
+                f"input '{name}' has shape {list(array.shape)}, the plan is for {list(spec.shape)}: "
+                "compile again for other shapes"
+            )
+        if spec.dtype == "string" and array.dtype.kind == "U":
+            arrays[name] = array.astype(object)
+        elif array.dtype == numpy_dtype(spec.dtype):
+            arrays[name] = np.ascontiguousarray(array).reshape(spec.shape)
+        else:
+            raise ModelError(f"input '{name}' is of type {runtime_dtype(array)}, the model takes {spec.dtype}")
+    return arrays
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -48,15 +48,20 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
             _, record = runner.run_recorded(feeds)
             files = runner.end_profiling()
         runs = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
-    for number, run in runs.items():
-        _check_order(program.sessions[number], run, is_kept=misplaced is None)
     profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
     shared = {}  # what ran on the host in sessions that a device shares: the runtime's counters are those of the host
     for number, run in runs.items():
-        if program.sessions[number].host_ops:
+        action = program.sessions[number]
+        # Where an op is not where it was planned, the order is not what is wrong.
+        ran = tuple(event.name for event in run.events if not (action.host_ops and event.op_type in COPIES))
+        if misplaced is None and ran != action.segment.ops:
+            raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
+        if action.host_ops:
             counted = tuple(event for event in run.events if event.has_counters)
             shared[number] = msgspec.structs.replace(run, events=counted)
-    fed = _fed_bytes(program, feeds)
+    caches = (cache_of(spec) for spec, m in zip(program.devices, program.memory_of, strict=True) if m == program.host)
+    cache = next(caches, None)  # of the memory that the caller's inputs are counted in
+    fed = sum(array.nbytes if cache is None else cache.rounded(array.nbytes) for array in feeds.values())
     packed = _packed(program, profiles, shared)
     # Devices whose sessions do not tell what they hold: all of them where the runtime has no counters.
     is_counted = any(event.requested_bytes for run in profiles.values() for event in run.events)
@@ -116,14 +121,6 @@ def _kept(program: Program, packed: tuple[int, ...], silent: Collection[int]) ->
     return [bytes_ + sum(each.values()) for bytes_, each in zip(packed, outside, strict=True)]
 
 
-def _fed_bytes(program: Program, feeds: Mapping[str, Any]) -> int:
-    """What the caller's inputs take in the memory that they are counted in."""
-    devices = zip(program.devices, program.memory_of, strict=True)
-    caches = [cache_of(spec) for spec, memory in devices if memory == program.host]
-    cache = next(iter(caches), None)
-    return sum(array.nbytes if cache is None else cache.rounded(array.nbytes) for array in feeds.values())
-
-
 def _action_bytes(
     program: Program, record: RunRecord, profiles: Mapping[int, ProfiledRun], shared: Mapping[int, ProfiledRun]
 ) -> tuple[tuple[int, ...], ...]:
@@ -146,21 +143,6 @@ def _action_bytes(
             sessions += 1
         found.append(tuple(held))
     return tuple(found)
-
-
-def _check_order(action: SessionAction, run: ProfiledRun, *, is_kept: bool) -> None:
-    """Check that a session ran the ops of its segment and no others in their order.
-
-    Copies of the runtime's own are among them only where the host shares the session. Where an op is not where it was
-    planned (not `is_kept`), the order is not what is wrong.
-
-    Raises:
-        RuntimeFailure: it did not.
-    """
-    is_shared = bool(action.host_ops)
-    ran = tuple(event.name for event in run.events if not (is_shared and event.op_type in COPIES))
-    if is_kept and ran != action.segment.ops:
-        raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
 
 
 def _inside(action: SessionAction, run: ProfiledRun) -> int:

@@ -26,11 +26,20 @@ def _is_registered(ort: ModuleType, provider: Provider) -> bool:
 
 def require_plugin(ort: ModuleType, provider: Provider, plugin: Plugin) -> None:
     """Register a plugin's library, if that has not been done, and check that it offers a device here."""
-    module = require_module(provider, plugin)
-    if problem := _register_problem(ort, provider, str(module.get_library_path())):
-        raise MissingDependency(
-            f"device '{provider.name}': {plugin.package} does not load into onnxruntime {ort.__version__}: {problem}"
-        )
+    library = str(require_module(provider, plugin).get_library_path())
+    # WebGPU's crashes in the next session if it is registered once more, though that is refused (measured on 0.4.0).
+    if not _is_registered(ort, provider):
+        ort.set_default_logger_severity(SILENT)  # WebGPU's warns of a driver in software, which the user asked for
+        try:
+            ort.register_execution_provider_library(provider.runtime_name, library)
+        except Exception as error:  # the runtime's error classes share no base
+            if "already registered" not in str(error):
+                raise MissingDependency(
+                    f"device '{provider.name}': {plugin.package} does not load into onnxruntime {ort.__version__}: "
+                    f"{one_line(error)}"
+                ) from None
+        finally:
+            ort.set_default_logger_severity(USUAL_SEVERITY)
     if not plugin_devices(ort, provider):
         raise MissingDependency(
             f"device '{provider.name}': {plugin.package} is installed but offers no device on this machine: it takes "
@@ -48,23 +57,6 @@ def require_module(provider: Provider, plugin: Plugin) -> ModuleType:
             f"device '{provider.name}' needs the package {plugin.package} (it takes {plugin.takes}){other}: "
             f"{provider.install}"
         ) from None
-
-
-def _register_problem(ort: ModuleType, provider: Provider, library: str) -> str:
-    """Why a plugin's library cannot be registered; empty when it is, also from before.
-
-    WebGPU's crashes in the next session if it is registered once more, though that is refused (measured on 0.4.0).
-    """
-    if _is_registered(ort, provider):
-        return ""
-    ort.set_default_logger_severity(SILENT)  # WebGPU's warns of a driver in software, which the user asked for
-    try:
-        ort.register_execution_provider_library(provider.runtime_name, library)
-    except Exception as error:  # the runtime's error classes share no base
-        return "" if "already registered" in str(error) else one_line(error)
-    finally:
-        ort.set_default_logger_severity(USUAL_SEVERITY)
-    return ""
 
 
 def plugin_devices(ort: ModuleType, provider: Provider) -> list[Any]:

@@ -29,17 +29,14 @@ def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
     Raises:
         ModelError: the file is missing or no .npz; one line.
     """
+    shapes: dict[str, tuple[int, ...]] = {}
     with _opened(path) as loaded:
-        entries = ((entry.removesuffix(".npy"), entry) for entry in loaded.zip.namelist())
-        return {name: _shape_in(loaded.zip, entry) for name, entry in entries}
-
-
-def _shape_in(archive: zipfile.ZipFile, entry: str) -> tuple[int, ...]:
-    with archive.open(entry) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape: tuple[int, ...] = read(stream)[0]
-        return shape
+        for entry in loaded.zip.namelist():
+            with loaded.zip.open(entry) as stream:
+                is_first = np.lib.format.read_magic(stream) == (1, 0)
+                read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+                shapes[entry.removesuffix(".npy")] = read(stream)[0]
+    return shapes
 
 
 @contextlib.contextmanager

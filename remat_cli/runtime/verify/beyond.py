@@ -42,19 +42,19 @@ class Compared:
 
     def rows(self, all_sizes: Sequence[Mapping[str, int]], ours: AtSizes) -> tuple[SizeSeen, ...]:
         """What each size showed of both."""
-        return tuple(self._row(place, dict(sizes), ours) for place, sizes in enumerate(all_sizes))
-
-    def _row(self, place: int, sizes: dict[str, int], ours: AtSizes) -> SizeSeen:
-        wanted = self.wanted.get(place)
-        is_original = wanted is not None and wanted.compared_with == "original"
-        return SizeSeen(
-            sizes,
-            None if wanted is None else wanted.prints == ours.figures.prints[place],
-            ours.peak_bytes[place],
-            wanted.peak_bytes if wanted is not None and is_original else None,
-            ours.is_in_order[place],
-            None if wanted is None else wanted.compared_with,
-        )
+        rows = []
+        for place, sizes in enumerate(all_sizes):
+            wanted = self.wanted.get(place)
+            row = SizeSeen(
+                dict(sizes),
+                None if wanted is None else wanted.prints == ours.figures.prints[place],
+                ours.peak_bytes[place],
+                None if wanted is None or wanted.compared_with != "original" else wanted.peak_bytes,
+                ours.is_in_order[place],
+                None if wanted is None else wanted.compared_with,
+            )
+            rows.append(row)
+        return tuple(rows)
 
 
 def find_compared(

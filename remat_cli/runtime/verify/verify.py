@@ -188,8 +188,7 @@ def verify_closely(
         time_noise=turns.noise,
         inferences=done + caps.runs,
         notes=(
-            *_output_notes(request, original),
-            *_notes_on_sessions(request),
+            *_notes(request, original),
             *caps.notes,
         ),
         notes_on_caps=caps.notes,
@@ -367,17 +366,8 @@ ELSEWHERE = (
 PORTABLE = "portable: a default session optimises the file again, so the promises hold under the exact options only"
 
 
-def _notes_on_sessions(request: VerifyRequest) -> tuple[str, ...]:
-    """What of a file that sessions optimise again holds in which of them."""
-    if not request.portable:
-        return ()
-    if request.is_elsewhere:
-        return (ELSEWHERE,)
-    return (LEFT,) if request.is_left else (PORTABLE,)
-
-
-def _output_notes(request: VerifyRequest, original: _Original) -> tuple[str, ...]:
-    """Warnings about outputs that would be equal whatever the models do."""
+def _notes(request: VerifyRequest, original: _Original) -> list[str]:
+    """Warnings about outputs that would be equal whatever the models do, and what a portable file keeps where."""
     runs = (*original.exact.prints, *original.prints)
     notes = [
         f"output '{first.name}' has the same value everywhere: comparing it proves little"
@@ -386,7 +376,9 @@ def _output_notes(request: VerifyRequest, original: _Original) -> tuple[str, ...
     ]
     if request.more_feeds and request.mode != "fast" and all(run == runs[0] for run in runs[1:]):
         notes.append("the outputs do not depend on the inputs: comparing them proves little")
-    return tuple(notes)
+    if request.portable:
+        notes.append(ELSEWHERE if request.is_elsewhere else LEFT if request.is_left else PORTABLE)
+    return notes
 
 
 def _capped(

@@ -32,7 +32,9 @@ def with_ops_apart(
     parts = {op: parts_of for op in range(len(names)) if has_range(view, op, least_bytes)}
     large = (op for op, cost in enumerate(known) if cost.workspace_bytes >= least_bytes)
     parts |= {op: parts_of_groups for op in large if has_groups(view, op)}
-    parts |= {op: parts_of_ways for op in range(len(names)) if goes_both_ways(view, op) and _is_long(view, op, dims)}
+    # networks that go both ways through a time that varies may run some steps at a time
+    both_ways = [op for op in range(len(names)) if goes_both_ways(view, op)]
+    parts |= {op: parts_of_ways for op in both_ways if (made := dims.get(view.makes[op][0])) and made[TIME].terms}
     taken = {
         op: found
         for op, found in parts.items()
@@ -50,21 +52,12 @@ def with_ops_apart(
         for draft in drafts:
             types[draft.name] = tuple(rewrite.types[name] for name in draft.makes)
             for name in (name for name in draft.makes if name not in dims):
-                made, like = rewrite.types[name].shape, rewrite.alike.get(name, "")
-                numbers = tuple(map(number, made))
-                more[name] = numbers if like not in dims else _lengths(made, rewrite.types[like].shape, dims[like])
+                shape, like = rewrite.types[name].shape, rewrite.alike.get(name, "")
+                more[name] = tuple(map(number, shape))
+                if like in dims:  # where its lengths are that tensor's, they are so at all sizes
+                    lengths = zip(shape, rewrite.types[like].shape, dims[like], strict=True)
+                    more[name] = tuple(dim if new == old else number(new) for new, old, dim in lengths)
     return Partable(new, more, types, rewrite.costs)
-
-
-def _is_long(view: ModelView, op: int, dims: Mapping[str, tuple[Dim, ...]]) -> bool:
-    """Whether the time of a recurrent network varies, so that it may run some steps at a time."""
-    made = dims.get(view.makes[op][0], ())
-    return bool(made) and bool(made[TIME].terms)
-
-
-def _lengths(shape: tuple[int, ...], alike: tuple[int, ...], dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Dimensions for all sizes of what has lengths of a tensor of these, but for those that are numbers."""
-    return tuple(dim if made == old else number(made) for made, old, dim in zip(shape, alike, dims, strict=True))
 
 
 def _put_in_place(graph: ir.Graph, node: ir.Node, drafts: list[Draft], rewrite: Rewrite) -> None:

@@ -86,7 +86,12 @@ class _Steps:
         ends = (*shape[:inside], 1, *shape[inside + 1 :])
         lines = []
         for op_type, what in (("ReduceMin", "least"), ("ReduceMax", "greatest")):
-            reads, changed = self._over(source, inside)
+            if self.rewrite.view.model.graph.opset_imports.get(ONNX, 1) < AXES_INPUT_SINCE:
+                reads: tuple[str, ...] = (source,)
+                changed: tuple[ir.Attr, ...] = (ir.AttrInt64s("axes", (inside,)),)
+            else:
+                reads = (source, self.rewrite.constant(np.array([inside], np.int64), f"{source}/axes"))
+                changed = ()
             lines.append(self._named(what, FLOAT, ends))
             yield self._draft(op_type, reads, (lines[-1],), changed, self._pass_ns)
         both = self._named("ends", FLOAT, (*shape[:inside], 2, *shape[inside + 1 :]))
@@ -109,12 +114,6 @@ class _Steps:
         if view.ops[self.op].key == QUANTISE:
             return time_ns // PASSES
         return time_ns // (PASSES + view.ops[self.op].output_shape[-1] // PASS_TERMS)
-
-    def _over(self, source: str, axis: int) -> tuple[tuple[str, ...], tuple[ir.Attr, ...]]:
-        """What a reduction over an axis reads, and its attributes."""
-        if self.rewrite.view.model.graph.opset_imports.get(ONNX, 1) < AXES_INPUT_SINCE:
-            return (source,), (ir.AttrInt64s("axes", (axis,)),)
-        return (source, self.rewrite.constant(np.array([axis], np.int64), f"{source}/axes")), ()
 
     def _named(self, what: str, kind: str, shape: tuple[int, ...]) -> str:
         name = self.rewrite.name(f"{self.rewrite.view.makes[self.op][0]}/{what}")

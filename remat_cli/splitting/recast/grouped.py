@@ -5,7 +5,7 @@ slices of groups differ (1 to 1,024 queries on pasts of 0 to 1,000, heads of 16 
 in windows, with capped scores, bias, sinks).
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,10 +52,14 @@ def parts_of_groups(rewrite: Rewrite, op: int) -> Generator[Draft]:
     spec, own, made = view.ops[op], view.graph.ops[op].name, view.makes[op]
     count, heads = spec.integer("kv_num_heads", 1), spec.integer("num_heads", 1)
     attributes = (ir.AttrInt64("num_heads", heads // count), ir.AttrInt64("kv_num_heads", 1))
+    # inputs that have something of each head, and the axis along which heads lie
+    heads_axes = {**dict.fromkeys((QUERIES, *SHARED), HEADS_LAST), **dict.fromkeys(PASTS, HEADS_SECOND), SINKS: 0}
+    if spec.has_input(BIAS_OF_SCORES) and spec.input_shape(BIAS_OF_SCORES)[HEADS_SECOND] > 1:
+        heads_axes[BIAS_OF_SCORES] = HEADS_SECOND
     parts: list[tuple[str, ...]] = []
     for group in range(count):
         reads = list(view.reads[op])
-        for place, axis in _heads_axes(rewrite, op):
+        for place, axis in ((place, axis) for place, axis in heads_axes.items() if spec.has_input(place)):
             part = _Part(rewrite, reads[place], axis, group, count)
             reads[place] = part.named("group")
             yield part.sliced(op, reads[place])
@@ -71,15 +75,6 @@ def parts_of_groups(rewrite: Rewrite, op: int) -> Generator[Draft]:
         rewrite.count(name, op, 0)
         joined = tuple(results[place] for results in parts)
         yield Draft(name, "Concat", joined, (made[place],), changed=(ir.AttrInt64("axis", axis),))
-
-
-def _heads_axes(rewrite: Rewrite, op: int) -> Iterator[tuple[int, int]]:
-    """Inputs that have something of each head, and the axis along which heads lie."""
-    spec = rewrite.view.ops[op]
-    axes = {**dict.fromkeys((QUERIES, *SHARED), HEADS_LAST), **dict.fromkeys(PASTS, HEADS_SECOND), SINKS: 0}
-    if spec.has_input(BIAS_OF_SCORES) and spec.input_shape(BIAS_OF_SCORES)[HEADS_SECOND] > 1:
-        axes[BIAS_OF_SCORES] = HEADS_SECOND
-    return ((place, axis) for place, axis in axes.items() if spec.has_input(place))
 
 
 @dataclass(frozen=True)

@@ -142,18 +142,14 @@ class _Steps:
     pass_ns: int
 
     def statistics(self, wide: Shape, narrow: Shape) -> Statistics:
-        """Mean and variance of each group."""
-        if prod(wide[2:]) % ALIGNED:
-            return (yield from self._statistics_by_line(wide, narrow))
-        mean = yield from self._mean(self.norm.grouped, "mean", narrow)
-        apart = yield from self.two("Sub", self.norm.grouped, mean, "centred", wide)
-        squares = yield from self.two("Mul", apart, apart, "squares", wide)
-        return mean, (yield from self._mean(squares, "variance", narrow))
-
-    def _statistics_by_line(self, wide: Shape, narrow: Shape) -> Statistics:
-        """Mean and variance of one group after another."""
+        """Mean and variance of all groups at once where they begin alike in memory, else of one after another."""
         rewrite, grouped = self.rewrite, self.norm.grouped
         lines, line = prod(wide[:2]), prod(wide[2:])
+        if line % ALIGNED == 0:
+            mean = yield from self._mean(grouped, "mean", narrow)
+            apart = yield from self.two("Sub", grouped, mean, "centred", wide)
+            squares = yield from self.two("Mul", apart, apart, "squares", wide)
+            return mean, (yield from self._mean(squares, "variance", narrow))
         flat = yield from self.reshaped(grouped, "by_line", (lines, line))
         made = tuple(rewrite.name(f"{grouped}/{what}") for what in ("means", "variances"))
         for name in made:

@@ -186,7 +186,16 @@ class Rewrite:
         parts = Parts(view.model, interface_of(view.model), self.weights, element_types(self.types))
         model = assemble(parts, drafts)
         made = {draft.name: tuple(self.types[name] for name in draft.makes if name) for draft in drafts}
-        graph = _like(view.graph, to_graph(model, made))
+        graph = to_graph(model, made)
+        # what runs have taught of ops that both models have
+        before, after = ([tensor.name for tensor in each.tensors] for each in (view.graph, graph))
+        shared = {op.name: {(before[a], before[b]) for a, b in op.in_place} for op in view.graph.ops}
+        ops = list(graph.ops)
+        for index, op in enumerate(ops):
+            if op.name in shared:
+                pairs = tuple((a, b) for a, b in op.in_place if (after[a], after[b]) in shared[op.name])
+                ops[index] = msgspec.structs.replace(op, in_place=pairs)
+        graph = Graph(tuple(ops), graph.tensors, graph.weights)
         number = {op.name: index for index, op in enumerate(graph.ops)}
         return Recast(
             view_model(model, graph, view.channel_block, view.threads, view.may_reassociate, view.own_threads),
@@ -231,16 +240,3 @@ class Rewrite:
     def name(self, wanted: str) -> str:
         """A name that nothing has yet."""
         return fresh_name(wanted, self.taken)
-
-
-def _like(old: Graph, new: Graph) -> Graph:
-    """The new graph, with what runs have taught of ops that it shares with the old one."""
-    names = [tensor.name for tensor in old.tensors]
-    shared = {op.name: {(names[a], names[b]) for a, b in op.in_place} for op in old.ops}
-    ops = []
-    for op in new.ops:
-        pairs = op.in_place
-        if op.name in shared:
-            pairs = tuple((a, b) for a, b in pairs if (new.tensors[a].name, new.tensors[b].name) in shared[op.name])
-        ops.append(msgspec.structs.replace(op, in_place=pairs))
-    return Graph(tuple(ops), new.tensors, new.weights)

@@ -76,8 +76,7 @@ def bilinear(view: ModelView, op: int, least_bytes: int = 0) -> Bilinear | None:
     factors = _factors(spec, made.shape)
     if factors is None or made.shape[:ROWS] != spec.input_shape(0)[:ROWS]:
         return None
-    between = _between_blocked if spec.key[0] == NCHWC else _between
-    rows, columns = (between(spec, axis, made.shape[axis], factors[axis]) for axis in (ROWS, COLUMNS))
+    rows, columns = (_between(spec, axis, made.shape[axis], factors[axis]) for axis in (ROWS, COLUMNS))
     return None if rows is None or columns is None else Bilinear(op, rows, columns, spec.key[0] == NCHWC)
 
 
@@ -98,29 +97,21 @@ def _factors(spec: OpView, made: Shape) -> tuple[np.float32, ...] | None:
 
 
 def _between(spec: OpView, axis: int, extent: int, factor: np.float32) -> Between | None:
-    size = spec.input_shape(0)[axis]
+    """Where output positions lie; to the blocked kernel both distances add up to one, at the edges too."""
+    size, is_blocked = spec.input_shape(0)[axis], spec.key[0] == NCHWC
     place = _placed(coordinates_of(spec), extent, size, factor)
     if place is None:
         return None
-    place = np.maximum(np.float32(0), np.minimum(place, np.float32(size - 1)))
+    place = np.maximum(np.float32(0), place if is_blocked else np.minimum(place, np.float32(size - 1)))
     before = np.minimum(place.astype(np.int64), size - 1)
     after = np.minimum(before + 1, size - 1)
+    if is_blocked:
+        from_before = place - before.astype(np.float32)
+        return Between(before, after, from_before, np.float32(1) - from_before)
     is_edge, half = before == after, np.float32(0.5)
     from_before = np.where(is_edge, half, np.abs(place - before.astype(np.float32)))
     from_after = np.where(is_edge, half, np.abs(place - after.astype(np.float32)))
     return Between(before, after, from_before, from_after)
-
-
-def _between_blocked(spec: OpView, axis: int, extent: int, factor: np.float32) -> Between | None:
-    """The same as the blocked kernel reckons it: the two distances add up to one, at the edges too."""
-    size = spec.input_shape(0)[axis]
-    place = _placed(coordinates_of(spec), extent, size, factor)
-    if place is None:
-        return None
-    place = np.maximum(np.float32(0), place)
-    before = np.minimum(place.astype(np.int64), size - 1)
-    from_before = place - before.astype(np.float32)
-    return Between(before, np.minimum(before + 1, size - 1), from_before, np.float32(1) - from_before)
 
 
 def _placed(coordinates: str, extent: int, size: int, factor: np.float32) -> Floats | None:
@@ -153,7 +144,7 @@ class _Parts:
     def drafts(self) -> Generator[Draft]:
         """In order; each product is added as soon as there is another one to add it to."""
         rows, columns = self.resize.rows, self.resize.columns
-        turned = yield from self._channels_last()
+        turned = yield from self._turned(self.source, CHANNELS_LAST, self._named("turned"))
         made, sides = "", ((rows.before, rows.from_after), (rows.after, rows.from_before))
         for row, (places, weights) in enumerate(sides):
             what = f"row_{row}"
@@ -166,7 +157,7 @@ class _Parts:
             if made and self.resize.is_blocked:
                 whole = yield from self._combined("Add", made, whole, "sum")
             made = whole
-        yield from self._channels_first(made)
+        yield from self._turned(made, CHANNELS_FIRST, self.result)
 
     def _cell(self, picked: str, places: Places, weights: Floats, what: str) -> Drafts:
         """One of the four neighbours of each element, by its weight."""
@@ -174,22 +165,16 @@ class _Parts:
         factor = self.rewrite.constant(weights[None, :, :, None], f"{self.result}/{what}/weights")
         return (yield from self._combined("Mul", cell, factor, f"{what}/weighed"))
 
-    def _channels_last(self) -> Drafts:
-        shape = tuple(self.rewrite.types[self.source].shape[axis] for axis in CHANNELS_LAST)
-        result = self._named("turned")
-        if self.resize.is_blocked:
-            changed = (ir.AttrInt64("channels_last", 1), ir.AttrInt64("channels", shape[-1]))
-            return (yield from self._made(NCHWC, "ReorderOutput", (self.source,), shape, result, *changed))
-        turn = ir.AttrInt64s("perm", CHANNELS_LAST)
-        return (yield from self._made(ONNX, "Transpose", (self.source,), shape, result, turn))
-
-    def _channels_first(self, value: str) -> Drafts:
-        shape = self.rewrite.types[self.result].shape
-        if self.resize.is_blocked:
-            last = ir.AttrInt64("channels_last", 1)
-            return (yield from self._made(NCHWC, "ReorderInput", (value,), shape, self.result, last))
-        turn = ir.AttrInt64s("perm", CHANNELS_FIRST)
-        return (yield from self._made(ONNX, "Transpose", (value,), shape, self.result, turn))
+    def _turned(self, value: str, order: tuple[int, ...], result: str) -> Drafts:
+        """A tensor with its channels last, out of blocks too, or as they were."""
+        shape, last = tuple(self.rewrite.types[value].shape[axis] for axis in order), ir.AttrInt64("channels_last", 1)
+        if not self.resize.is_blocked:
+            turn = ir.AttrInt64s("perm", order)
+            return (yield from self._made(ONNX, "Transpose", (value,), shape, result, turn))
+        if order == CHANNELS_FIRST:
+            return (yield from self._made(NCHWC, "ReorderInput", (value,), shape, result, last))
+        channels = ir.AttrInt64("channels", shape[-1])
+        return (yield from self._made(NCHWC, "ReorderOutput", (value,), shape, result, last, channels))
 
     def _picked(self, value: str, places: Places, axis: int, what: str) -> Drafts:
         shape = list(self.rewrite.types[value].shape)

@@ -23,7 +23,6 @@ from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.open_shapes import Partable
 from remat_cli.splitting.rules.record import Scope, WindowKind
 from remat_cli.splitting.rules.table import rule_of
-from remat_cli.splitting.tiles.op_view import Shape
 
 PREFIX = "remat/turned/"
 Order = tuple[int, ...]
@@ -78,11 +77,9 @@ def _is_by_place(node: ir.Node, orders: Mapping[ir.Value, Order], types: Types) 
     rule, made = rule_of(node.domain, node.op_type), types.get(node.name or "", ())
     if rule.windows is not WindowKind.BESIDE or rule.scope is not Scope.EVERY_SIZE or len(made) != 1:
         return False
-    return all(value is None or value in orders or _is_along_one_axis(value) for value in node.inputs)
-
-
-def _is_along_one_axis(value: ir.Value) -> bool:
-    return value.const_value is not None and sum(size > 1 for size in dims_of(value.const_value)) <= 1
+    others = [value for value in node.inputs if value is not None and value not in orders]
+    constants = [value.const_value for value in others]
+    return all(each is not None and sum(size > 1 for size in dims_of(each)) <= 1 for each in constants)
 
 
 def _is_between_turns(node: ir.Node, found: Mapping[ir.Node, Order]) -> bool:
@@ -96,13 +93,10 @@ def _is_between_turns(node: ir.Node, found: Mapping[ir.Node, Order]) -> bool:
     users = [user for user, _ in made.uses()]
     is_read_back = all(user in found or _is_back(user, found[node]) for user in users)
     is_alone = len([value for value in node.inputs if value is not None]) == 1
-    return is_turned and is_read_back and not made.is_graph_output() and not (is_alone and _is_behind_window(makers))
-
-
-def _is_behind_window(makers: list[ir.Node | None]) -> bool:
     sources = (maker.inputs[0] for maker in makers if maker is not None and maker.op_type == "Transpose")
     origins = (source.producer() for source in sources if source is not None)
-    return any(each is not None and rule_of(each.domain, each.op_type).has_windows for each in origins)
+    is_behind_window = any(each is not None and rule_of(each.domain, each.op_type).has_windows for each in origins)
+    return is_turned and is_read_back and not made.is_graph_output() and not (is_alone and is_behind_window)
 
 
 def _is_back(node: ir.Node, order: Order) -> bool:
@@ -142,25 +136,24 @@ class _Writer:
         result.type, self.straight[old], self.orders[old] = old.type, result, order
 
     def _read(self, value: ir.Value, order: Order, near: ir.Node) -> ir.Value:
+        """What is read in place of a value: it before the turn, a constant along the axis where it lies there.
+
+        The constant's shape is known to a run only: else the runtime would put it into the weights of a convolution
+        before it.
+        """
         if value in self.straight:
             return self.straight[value]
         if value.const_value is None:
             maker = value.producer()
             source = None if maker is None else maker.inputs[0]
             return value if source is None else source
-        sizes = tuple(dims_of(value.const_value))
-        return (
-            value if prod(sizes) == 1 else self._along(value, (*[1] * (len(order) - len(sizes)), *sizes), order, near)
-        )
-
-    def _along(self, value: ir.Value, sizes: Shape, order: Order, near: ir.Node) -> ir.Value:
-        """A constant along the axis where it lies before the turn.
-
-        Its shape is known to a run only: else the runtime would put it into the weights of a convolution before it.
-        """
+        own = tuple(dims_of(value.const_value))
+        if prod(own) == 1:
+            return value
+        sizes = (*[1] * (len(order) - len(own)), *own)
         wanted = [1] * len(order)
-        for axis, source in enumerate(order):
-            wanted[source] = sizes[axis]
+        for axis, before in enumerate(order):
+            wanted[before] = sizes[axis]
         prefix, whole = fresh_name(f"{PREFIX}{near.name}/{value.name}", self.taken), ("int64", (len(order),))
         said = weight_in(self.model.graph, f"{PREFIX}{'_'.join(map(str, wanted))}", np.array(wanted, np.int64))
         nothing = weight_in(self.model.graph, f"{PREFIX}nothing", np.array([0], np.int64))

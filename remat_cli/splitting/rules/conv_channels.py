@@ -27,12 +27,19 @@ def channels_of_convolution(op: OpView, slab: Slab) -> Sliced | None:
     weights = op.input_shape(1)
     if len(op.output_shape) == IMAGE_RANK and op.weights[1]:
         return None
-    inputs, attributes = _of_groups(op, slab, weights[0])
+    group, inputs = op.integer("group", 1), None
+    attributes: dict[str, Value] = {}
+    if group > 1:  # what a slab of whole groups reads of the input's channels
+        each_out, each_in = weights[0] // group, op.input_shape(0)[CHANNELS] // group
+        if slab.start % each_out or slab.stop % each_out:
+            return None
+        first, last = slab.start // each_out, slab.stop // each_out
+        inputs, attributes = Slab(CHANNELS, first * each_in, last * each_in), {"group": last - first}
     positions = prod(op.output_shape[SPATIAL:])
     is_same = is_same_product(op, 1, prod(weights[1:]), (positions, positions))
-    is_same = is_same and (op.integer("group", 1) > 1 or min(weights[0], slab.extent) > 1)
-    is_same = is_same or _is_same_groups(op, attributes or {})
-    if attributes is None or not (op.may_reassociate or is_same):
+    is_same = is_same and (group > 1 or min(weights[0], slab.extent) > 1)
+    is_same = is_same or _is_same_groups(op, attributes)
+    if not (op.may_reassociate or is_same):
         return None
     needs: list[Slab | None] = [inputs, Slab(0, *slab[1:])]
     if len(op.inputs) > 2:
@@ -52,18 +59,6 @@ def _is_same_groups(op: OpView, attributes: Mapping[str, Value]) -> bool:
     part = attributes.get("group", 1)
     is_float = value is not None and value.dtype == ir.DataType.FLOAT
     return is_float and isinstance(part, int) and part > 1 and op.integer("group", 1) > 1
-
-
-def _of_groups(op: OpView, slab: Slab, filters: int) -> tuple[Slab | None, Mapping[str, Value] | None]:
-    """What a slab reads of the input's channels, and what that changes; None where it cuts a group in two."""
-    group = op.integer("group", 1)
-    if group == 1:
-        return None, {}
-    each_out, each_in = filters // group, op.input_shape(0)[CHANNELS] // group
-    if slab.start % each_out or slab.stop % each_out:
-        return None, None
-    first, last = slab.start // each_out, slab.stop // each_out
-    return Slab(CHANNELS, first * each_in, last * each_in), {"group": last - first}
 
 
 def channels_of_transposed(op: OpView, slab: Slab) -> Sliced | None:

@@ -111,7 +111,9 @@ def block_product(op: OpView, slab: Slab) -> Sliced | None:
     bits and rearranged terms were not measured: refused.
     """
     level, bits, rank = op.integer("accuracy_level", 0), op.integer("bits", 4), len(op.output_shape)
-    if slab.axis == rank - 1 or bits not in BLOCK_BITS or op.has_input(GROUPS_OF_TERMS) or not _is_float(op):
+    points = op.node.inputs[BLOCK_ZERO_POINTS] if op.has_input(BLOCK_ZERO_POINTS) else None
+    is_float = element_type(op) == ir.DataType.FLOAT and (points is None or points.dtype == ir.DataType.UINT8)
+    if slab.axis == rank - 1 or bits not in BLOCK_BITS or op.has_input(GROUPS_OF_TERMS) or not is_float:
         return None
     inner = math.prod(op.output_shape[slab.axis + 1 : -1])
     whole, first, count = op.output_shape[slab.axis] * inner, slab.start * inner, slab.extent * inner
@@ -128,12 +130,6 @@ def block_product(op: OpView, slab: Slab) -> Sliced | None:
     is_alone = any(each.rows % SHARED_ROWS == 1 for each in (all_rows, rows))
     is_exact = not is_alone and has_same_bits(all_rows, rows, 0, op.threads)
     return of_first(op, slab, slab) if is_exact else None
-
-
-def _is_float(op: OpView) -> bool:
-    """Whether activations are single precision, and zero points whole numbers."""
-    points = op.node.inputs[BLOCK_ZERO_POINTS] if op.has_input(BLOCK_ZERO_POINTS) else None
-    return element_type(op) == ir.DataType.FLOAT and (points is None or points.dtype == ir.DataType.UINT8)
 
 
 def block_gather(op: OpView, slab: Slab) -> Sliced | None:

@@ -66,16 +66,12 @@ def handed_on(op: OpView) -> HandedOn | None:
 
 def along_time(op: OpView, slab: Slab) -> Sliced | None:
     """Some steps, with the states that those before them ended with."""
-    if handed_on(op) is None or slab.axis != TIME or not _has_rows_same_bits(op, slab):
+    if handed_on(op) is None or slab.axis != TIME:
         return None
+    if not (is_packed(op) or op.may_reassociate):
+        # the product of all steps must have the bits of the whole in some of them
+        steps, items, depth = op.input_shape(0)
+        whole = Product(steps * items, op.input_shape(1)[1], depth, 1, is_turned=False, is_scaled=False)
+        if not has_same_bits(whole, whole._replace(rows=slab.extent * items), 0, op.threads):
+            return None
     return Sliced((slab, *[None] * (len(op.inputs) - 1)), slab)
-
-
-def _has_rows_same_bits(op: OpView, slab: Slab) -> bool:
-    """Whether the product of all steps has the bits of the whole in some of them."""
-    if is_packed(op) or op.may_reassociate:
-        return True
-    steps, items, depth = op.input_shape(0)
-    columns = op.input_shape(1)[1]
-    whole = Product(steps * items, columns, depth, 1, is_turned=False, is_scaled=False)
-    return has_same_bits(whole, whole._replace(rows=slab.extent * items), 0, op.threads)

@@ -19,34 +19,23 @@ def resizing(op: OpView, slab: Slab) -> Sliced | None:
     factor = _factor(op, slab.axis)
     if factor is None or is_entangled(op):
         return None
-    mode = op.text("mode", "nearest")
-    if factor == 1 and (mode == "nearest" or slab.axis < len(op.output_shape) - 3):
-        return _sliced(op, slab, slab)
-    if factor == 1 and slab.axis < 2 and mode == "cubic":
+    mode, axis, up, down = op.text("mode", "nearest"), slab.axis, factor.numerator, factor.denominator
+    is_row_by_row = mode == "nearest" or axis < len(op.output_shape) - 3 or (mode == "cubic" and axis < 2)
+    if factor == 1 and is_row_by_row:
         return _sliced(op, slab, slab)
     # rounding errors, where they are allowed, move an element's place a little but never to another row's value
-    is_linear = mode in ("linear", "bilinear") and 1 in (factor.numerator, factor.denominator)
+    is_linear = mode in ("linear", "bilinear") and 1 in (up, down)
     is_known = _is_exact(mode, factor) or (op.may_reassociate and is_linear)
     if coordinates_of(op) not in _SHIFTABLE or not is_known:
         return None
-    return _sliced(op, *(_shrunk if factor < 1 else _enlarged)(op, slab, factor))
-
-
-def _shrunk(op: OpView, slab: Slab, factor: Fraction) -> tuple[Slab, Slab]:
-    """The rows read, and those that they make: never one alone, which `pytorch_half_pixel` places in another way."""
-    start, stop = slab.start, slab.stop
-    if slab.extent == 1 and op.output_shape[slab.axis] > 1:
-        start, stop = (start - 1, stop) if start else (start, stop + 1)
-    down = factor.denominator
-    return Slab(slab.axis, start * down, stop * down), Slab(slab.axis, start, stop)
-
-
-def _enlarged(op: OpView, slab: Slab, factor: Fraction) -> tuple[Slab, Slab]:
-    """The rows read, with those next to them where elements look there, and the rows that they make."""
-    axis, up, size = slab.axis, factor.numerator, op.input_shape(0)[slab.axis]
+    if factor < 1:
+        start, stop = slab.start, slab.stop
+        if slab.extent == 1 and op.output_shape[axis] > 1:  # one alone `pytorch_half_pixel` places in another way
+            start, stop = (start - 1, stop) if start else (start, stop + 1)
+        return _sliced(op, Slab(axis, start * down, stop * down), Slab(axis, start, stop))
     halo = 0 if _looks_at_own_row(op) else 1
-    need = Slab(axis, max(0, slab.start // up - halo), min(size, -(-slab.stop // up) + halo))
-    return need, Slab(axis, need.start * up, need.stop * up)
+    need = Slab(axis, max(0, slab.start // up - halo), min(op.input_shape(0)[axis], -(-slab.stop // up) + halo))
+    return _sliced(op, need, Slab(axis, need.start * up, need.stop * up))
 
 
 def _looks_at_own_row(op: OpView) -> bool:

@@ -293,13 +293,9 @@ def _part(op: OpView, slab: Slab, before: int, after: int) -> Padded | None:
         need = Slab(slab.axis, max(0, start - before), min(size, stop - before))
         makes = Slab(slab.axis, start, stop)
         return Padded(need, need.start - (start - before), stop - before - need.stop, makes)
-    if mode == "reflect" and min(before, after) >= 0:
-        return _reflected(slab, size, before, after)
-    return None
-
-
-def _reflected(slab: Slab, size: int, before: int, after: int) -> Padded:
-    """Padding that mirrors the input: all of it, with the rows it mirrors, or none."""
+    if mode != "reflect" or min(before, after) < 0:
+        return None
+    # padding that mirrors the input: all of it, with the rows it mirrors, or none
     start, stop = slab.start - before, slab.stop - before
     has_before, has_after = start < 0, stop > size
     first = 0 if has_before else start

@@ -71,18 +71,15 @@ def product(op: OpView) -> Adding | None:
         return None
     depth = op.input_shape(0)[0 if turned[0] else 1]
     is_scaled = scales[0] is not None and scales[0].as_float() != 1.0
-    exact = 0 if is_scaled or element_type(op) != ir.DataType.FLOAT else _whole_runs(op, depth)
+    rows, columns = op.output_shape
+    exact = 0  # of how many terms runs are on any number of threads; none where that differs
+    if not is_scaled and element_type(op) == ir.DataType.FLOAT:
+        if rows == 1:
+            exact = 0 if any(turned) else TERMS_AT_ONCE
+        elif columns != 1:
+            exact = first_run(rows, columns, depth, turned[0], op.threads)
     axes = (0 if turned[0] else 1, 1 if turned[1] else 0, *[None] * (len(op.inputs) - BIAS))
     return Adding(depth, axes, BIAS, exact)
-
-
-def _whole_runs(op: OpView, depth: int) -> int:
-    """Of how many terms runs are on any number of threads; 0 where that differs."""
-    rows, columns = op.output_shape
-    is_turned = op.integer("transA", 0) != 0
-    if rows == 1:
-        return 0 if is_turned or op.integer("transB", 0) else TERMS_AT_ONCE
-    return 0 if columns == 1 else first_run(rows, columns, depth, is_turned, op.threads)
 
 
 def matrices(op: OpView) -> Adding | None:

@@ -78,7 +78,11 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
         has_one_zero = kind is not None and kind.is_integer()
         is_exact = op.key[0] == NCHWC or slab.axis < len(op.output_shape) - 1 or has_one_zero
     else:
-        is_exact = _is_same_sum(op, slab, sliced, kernel)
+        # the runtime adds up in other ways where a window is all of the input, and where rows are too wide to buffer
+        shape, need = op.input_shape(0), present(sliced.needs[0], "a slab of what a window reads")
+        part = (*shape[: slab.axis], need.extent, *shape[slab.axis + 1 :])
+        is_too_wide = slab.axis == len(shape) - 1 and shape[-1] > _WIDEST_BUFFERED
+        is_exact = kernel not in (part[SPATIAL:], shape[SPATIAL:]) and not is_too_wide
     return sliced if is_exact or op.may_reassociate else None
 
 
@@ -112,19 +116,15 @@ def windows_of(op: OpView, kernel: tuple[int, ...], first: int = SPATIAL) -> tup
     mode = op.text("auto_pad", "NOTSET")
     windows = []
     for i in range(count):
-        plain = OpWindow(kernel[i], strides[i], dilations[i], pads[i], pads[i + count])
-        windows.append(plain if mode == "NOTSET" else _auto_padded(plain, sizes[i], mode))
+        window = OpWindow(kernel[i], strides[i], dilations[i], pads[i], pads[i + count])
+        if mode != "NOTSET":
+            outputs = -(-sizes[i] // window.stride)
+            total = max(0, (outputs - 1) * window.stride + window.reach - sizes[i]) if mode != "VALID" else 0
+            small, large = total // 2, total - total // 2
+            before, after = (small, large) if mode == "SAME_UPPER" else (large, small)
+            window = replace(window, before=before, after=after)
+        windows.append(window)
     return tuple(windows)
-
-
-def _auto_padded(window: OpWindow, size: int, mode: str) -> OpWindow:
-    if mode == "VALID":
-        return replace(window, before=0, after=0)
-    outputs = -(-size // window.stride)
-    total = max(0, (outputs - 1) * window.stride + window.reach - size)
-    small, large = total // 2, total - total // 2
-    before, after = (small, large) if mode == "SAME_UPPER" else (large, small)
-    return replace(window, before=before, after=after)
 
 
 def windowed(
@@ -186,17 +186,6 @@ def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     positions = prod(op.output_shape[SPATIAL:])
     part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent
     return is_same_product(op, 1, channels * prod(kernel), (positions, part))
-
-
-def _is_same_sum(op: OpView, slab: Slab, sliced: Sliced, kernel: tuple[int, ...]) -> bool:
-    """Whether a slab adds up each window in the order in which the whole op does.
-
-    The runtime takes other ways for a window that is all of the input, and for rows too wide for its buffer.
-    """
-    shape, need = op.input_shape(0), present(sliced.needs[0], "a slab of what a window reads")
-    part = (*shape[: slab.axis], need.extent, *shape[slab.axis + 1 :])
-    is_last = slab.axis == len(shape) - 1
-    return kernel != part[SPATIAL:] and kernel != shape[SPATIAL:] and not (is_last and shape[-1] > _WIDEST_BUFFERED)
 
 
 @dataclass(frozen=True)

@@ -176,31 +176,26 @@ class _Memory:
         """The storage that a result shares with something the step reads; sums may, and are not counted on to."""
         if isinstance(step, FillStep) and step.before is not None:
             return self.storage[step.before.name]
+        written_over: list[Piece] = []
         if isinstance(step, WholeStep):
-            return self._shared_whole(step, result, index)
-        return self._shared_tile(step, result, index) if isinstance(step, RunStep) else None
-
-    def _shared_tile(self, step: RunStep, result: Piece, index: int) -> str | None:
-        facts = self.view.facts[step.work.op]
-        if facts.view and result == step.makes[0] and step.reads[0] is not None:
-            return self.storage[step.reads[0].name]
-        for source, made in facts.in_place:
-            piece = step.reads[source] if source < len(step.reads) else None
-            if piece is not None and result == step.makes[made] and self._is_given_up(step, piece, result, index):
-                return self.storage[piece.name]
-        return None
-
-    def _shared_whole(self, step: WholeStep, result: Piece, index: int) -> str | None:
-        """The storage of an op's result that stays whole; model outputs have their own."""
-        tensor = self.view.tensors[result.name]
-        if tensor.kept:
+            tensor = self.view.tensors[result.name]
+            if tensor.kept:  # model outputs have their own
+                return None
+            if tensor.view_of is not None:
+                return self.storage.get(self.view.graph.tensors[tensor.view_of].name)
+            written_over = [piece for piece in step.reads if (piece.name, result.name) in self.view.in_place]
+        elif isinstance(step, RunStep):
+            facts = self.view.facts[step.work.op]
+            if facts.view and result == step.makes[0] and step.reads[0] is not None:
+                return self.storage[step.reads[0].name]
+            for source, made in facts.in_place:
+                piece = step.reads[source] if source < len(step.reads) else None
+                if piece is not None and result == step.makes[made]:
+                    written_over.append(piece)
+        else:
             return None
-        if tensor.view_of is not None:
-            return self.storage.get(self.view.graph.tensors[tensor.view_of].name)
-        for piece in step.reads:
-            if (piece.name, result.name) in self.view.in_place and self._is_given_up(step, piece, result, index):
-                return self.storage[piece.name]
-        return None
+        given_up = (piece for piece in written_over if self._is_given_up(step, piece, result, index))
+        return next((self.storage[piece.name] for piece in given_up), None)
 
     def _is_given_up(self, step: RunStep | WholeStep, piece: Piece, result: Piece, index: int) -> bool:
         """Whether a step may write over what it reads: it reads it once and last, in the form of the result."""

@@ -155,48 +155,47 @@ class SplitProposer:
 
     def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
         banding = found.banding
-        groups = [[op for op in found.cast.order if banding.group.get(op) == n] for n in range(len(banding.tiles))]
+        groups = [self._group(found, number) for number in range(len(banding.tiles))]
         return SplitProposal(
             "bands",
             found.cast.view,
             found.cast.order,
             (TiledRegion(found.cast.order, found.steps),),
-            tuple(self._group(found, number, ops) for number, ops in enumerate(groups)),
-            tuple(self._group_facts(found, ops) for ops in groups),
+            tuple(region for region, _ in groups),
+            tuple(facts for _, facts in groups),
             found.cost.peak_bytes,
             found.cost.added_ns,
             free_bytes,
             (tuple(sorted(banding.axis.items())), banding.tiles),
         )
 
-    def _group(self, found: BandCandidate, number: int, ops: Sequence[int]) -> Region:
+    def _group(self, found: BandCandidate, number: int) -> tuple[Region, RegionFacts]:
         """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
-        view, banding = found.cast.view, found.banding
+        timeline, view, banding = self.timeline, found.cast.view, found.banding
+        ops = [op for op in found.cast.order if banding.group.get(op) == number]
         made = [(name, banding.axis[op]) for op in ops for name in view.makes[op] if name]
         exits = [
             (name, axis) for name, axis in made if view.tensors[name].kept or not set(view.readers[name]) <= set(ops)
         ] or made[-1:]
         inside = {name for name, _ in made} - {name for name, _ in exits}
-        return Region(
+        region = Region(
             ops=tuple(dict.fromkeys(found.cast.stands_for(op) for op in ops)),
             exits=tuple(name for name, _ in exits),
             axes=tuple(axis for _, axis in exits),
             tiles=banding.tiles[number],
             kept=tuple(sorted(inside)),
         )
-
-    def _group_facts(self, found: BandCandidate, ops: Sequence[int]) -> RegionFacts:
-        timeline, view = self.timeline, found.cast.view
-        inside = set(ops)
-        numbers = {op.name: number for number, op in enumerate(timeline.view.graph.ops)}
-        whole = {numbers[found.cast.stands_for(op)] for op in ops}
+        op_at = {op.name: at for at, op in enumerate(timeline.view.graph.ops)}
+        whole = {op_at[name] for name in region.ops}
         before = sum(self.costs[op].time_ns for op in whole)
-        after = sum(step_time_ns(step, view, found.cast.costs) for step in found.steps if op_of(view, step) in inside)
-        return RegionFacts(
-            extent=view.extent(ops[-1], found.banding.axis[ops[-1]]),
+        mine = set(ops)
+        after = sum(step_time_ns(step, view, found.cast.costs) for step in found.steps if op_of(view, step) in mine)
+        facts = RegionFacts(
+            extent=view.extent(ops[-1], banding.axis[ops[-1]]),
             halo_percent=100 * (after - before) / max(1, before),
             peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[timeline.position[op]] for op in whole),
             peak_after_bytes=self.fixed_bytes + found.cost.peak_bytes,
             time_before_ns=before,
             time_after_ns=after,
         )
+        return region, facts

@@ -85,12 +85,20 @@ class SplitSearch:
         path = self._shortest_path(free_bytes)
         if path is None:
             return None
-        regions = tuple(self._refined(region, free_bytes) for region in path)
+        regions = []
+        for region in path:
+            best = region
+            for name in sorted(self._all_halos(region.cutting)):  # keep fewer halos, or more, where that is cheaper
+                cutting = replace(best.cutting, kept=best.cutting.kept ^ {name})
+                other = self._judge(region.start, region.stop, cutting)
+                if other is not None and other.peak_bytes <= free_bytes and other.cost.added_ns < best.cost.added_ns:
+                    best = other
+            regions.append(best)
         added_ns = sum(region.cost.added_ns for region in regions)
         inside = {position for region in regions for position in range(region.start, region.stop)}
         outside = (m for position, m in enumerate(self.timeline.memory_bytes) if position not in inside)
         peak_bytes = max([*outside, *(region.peak_bytes for region in regions)], default=0)
-        return Proposal(regions, peak_bytes, added_ns, free_bytes)
+        return Proposal(tuple(regions), peak_bytes, added_ns, free_bytes)
 
     def _shortest_path(self, free_bytes: int) -> tuple[SplitCandidate, ...] | None:
         memory = self.timeline.memory_bytes
@@ -119,7 +127,9 @@ class SplitSearch:
         by a smaller boundary.
         """
         widths, memory = self.timeline.width_bytes, self.timeline.memory_bytes
-        narrow = [cut for cut in self._narrow_cuts() if widths[cut] <= free_bytes]
+        around = [*widths[:1], *widths, *widths[-1:]]
+        wider = [max(around[cut], around[cut + 2]) for cut in range(len(widths))]  # of the two neighbours
+        narrow = [cut for cut, width in enumerate(widths) if width <= min(free_bytes, wider[cut])]
         critical = _next_where([held > free_bytes for held in memory])
         fitting = _next_where([held <= free_bytes for held in memory])
         found: dict[int, tuple[int, ...]] = {}
@@ -130,15 +140,6 @@ class SplitSearch:
                 after = narrow[bisect_right(narrow, first) : end]
                 found[start] = tuple(sorted({*_nearest_and_lowest(after, widths), *narrow[beyond:end][:2]}))
         return found
-
-    def _narrow_cuts(self) -> Iterator[int]:
-        """Cuts no wider than the wider of their neighbours, and both ends."""
-        widths = self.timeline.width_bytes
-        for position, width in enumerate(widths):
-            left = widths[position - 1] if position else width
-            right = widths[position + 1] if position + 1 < len(widths) else width
-            if width <= max(left, right):
-                yield position
 
     def _cheapest(self, start: int, stop: int, free_bytes: int) -> SplitCandidate | None:
         """The cheapest way found to cut a region that fits."""
@@ -162,7 +163,10 @@ class SplitSearch:
     def _fitting(
         self, start: int, stop: int, exits: tuple[tuple[str, int], ...], free_bytes: int
     ) -> Iterator[SplitCandidate]:
-        """The fewest tiles that fit, with halos computed again and with halos kept."""
+        """The fewest tiles that fit, with halos computed again and with halos kept.
+
+        By bisection: more tiles need less memory, until halos take over.
+        """
         cutting = Cutting(self.timeline.order[start:stop], exits, 2)
         extent = min(self.timeline.view.tensors[name].shape[axis] for name, axis in exits)
         counts = [count for count in TILE_COUNTS if count <= min(extent, self.limits.most_tiles)]
@@ -173,25 +177,18 @@ class SplitSearch:
             dict.fromkeys((frozenset[str](), frozenset(fillable))),
         )
         for kept, fills in ways:
-            found = self._fewest(start, stop, replace(cutting, kept=kept, fills=fills), counts, free_bytes)
-            if found is not None:
-                yield found
-
-    def _fewest(
-        self, start: int, stop: int, cutting: Cutting, counts: Sequence[int], free_bytes: int
-    ) -> SplitCandidate | None:
-        """The fewest tiles that fit, by bisection: more tiles need less memory, until halos take over."""
-        low, high, best = 0, len(counts) - 1, None
-        while low <= high and time.monotonic() < self.ends:
-            middle = (low + high) // 2
-            candidate = self._judge(start, stop, replace(cutting, tiles=counts[middle]))
-            if candidate is not None and candidate.peak_bytes <= free_bytes:
-                best, high = candidate, middle - 1
-            elif candidate is None:
-                high = middle - 1
-            else:
-                low = middle + 1
-        return best
+            low, high, best = 0, len(counts) - 1, None
+            while low <= high and time.monotonic() < self.ends:
+                middle = (low + high) // 2
+                candidate = self._judge(start, stop, replace(cutting, tiles=counts[middle], kept=kept, fills=fills))
+                if candidate is not None and candidate.peak_bytes <= free_bytes:
+                    best, high = candidate, middle - 1
+                elif candidate is None:
+                    high = middle - 1
+                else:
+                    low = middle + 1
+            if best is not None:
+                yield best
 
     def _judge(self, start: int, stop: int, cutting: Cutting) -> SplitCandidate | None:
         key = (cutting, start, stop)
@@ -241,16 +238,6 @@ class SplitSearch:
             if a is not None and b is not None and a.axis == held.axis and a.stop > b.start:
                 return True
         return False
-
-    def _refined(self, region: SplitCandidate, free_bytes: int) -> SplitCandidate:
-        """The same region with fewer kept halos, or more, where that is cheaper."""
-        best = region
-        for name in sorted(self._all_halos(region.cutting)):
-            kept = best.cutting.kept ^ {name}
-            other = self._judge(region.start, region.stop, replace(best.cutting, kept=kept))
-            if other is not None and other.peak_bytes <= free_bytes and other.cost.added_ns < best.cost.added_ns:
-                best = other
-        return best
 
     def _exit_axes(self, start: int, stop: int) -> tuple[tuple[tuple[str, int], ...], ...]:
         """The ways in which the exits of a region can be cut."""

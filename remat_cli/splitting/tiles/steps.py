@@ -174,11 +174,31 @@ class _Writer:
             if op in works:
                 yield from self._run(number, tile, works[op])
             for name in self.view.makes[op]:
-                if name in tile.kept:
-                    yield from self._reuse(name, number, tile, before[name])
-                if name in tile.holds:
-                    yield from self._keep_tail(name, number, after)
-        yield from self._part_of_exits(number)
+                if name in tile.kept and name not in self.pieces:
+                    self.pieces[name] = before[name]
+                elif name in tile.kept:  # put what the tile before kept in front of what this one made
+                    joined = Piece(f"{name}/{self.mark}_{number}", name, tile.holds[name])
+                    yield JoinStep((before[name], self.pieces[name]), joined)
+                    self.pieces[name] = joined
+                if name in tile.holds and after is not None and name in after.kept:
+                    # cut off at once what the next tile will need again, so that the rest can die
+                    tail = Piece(f"{name}/{self.mark}_{number + 1}/tail", name, after.kept[name])
+                    if tail.slab == self.pieces[name].slab:
+                        tail = self.pieces[name]
+                    else:
+                        yield CutStep(self.pieces[name], tail)
+                    self.tails[name] = tail
+        for name, axis in self.cutting.exits:
+            bounds = tile_bounds(self.view.tensors[name].shape[axis], self.cutting.tiles)
+            part = Slab(axis, bounds[number], bounds[number + 1])
+            source = self.pieces[name]
+            yield from self._cut(source, part, number)
+            found = self._found(source, part)
+            if name in self.cutting.fills:
+                result = Piece(name if after is None else f"{name}/{self.mark}_{number}/filled", name, None)
+                so_far = Piece(f"{name}/{self.mark}_{number - 1}/filled", name, None) if number else None
+                yield FillStep(so_far, found, result, is_last=after is None)
+            self.parts[name].append(found)
 
     def _run(self, number: int, tile: Tile, work: TileWork) -> Iterator[Step]:
         reads: list[Piece | None] = []
@@ -202,40 +222,6 @@ class _Writer:
                 if exact != piece:
                     yield CutStep(piece, exact)
                 self.pieces[piece.tensor] = exact
-
-    def _reuse(self, name: str, number: int, tile: Tile, tail: Piece) -> Iterator[Step]:
-        """Put what the tile before kept in front of what this tile made, if it made anything."""
-        if name not in self.pieces:
-            self.pieces[name] = tail
-            return
-        joined = Piece(f"{name}/{self.mark}_{number}", name, tile.holds[name])
-        yield JoinStep((tail, self.pieces[name]), joined)
-        self.pieces[name] = joined
-
-    def _keep_tail(self, name: str, number: int, after: Tile | None) -> Iterator[Step]:
-        """Cut off at once what the next tile will need again, so that the rest can die."""
-        if after is None or name not in after.kept:
-            return
-        tail = Piece(f"{name}/{self.mark}_{number + 1}/tail", name, after.kept[name])
-        if tail.slab == self.pieces[name].slab:
-            self.tails[name] = self.pieces[name]
-            return
-        yield CutStep(self.pieces[name], tail)
-        self.tails[name] = tail
-
-    def _part_of_exits(self, number: int) -> Iterator[Step]:
-        for name, axis in self.cutting.exits:
-            bounds = tile_bounds(self.view.tensors[name].shape[axis], self.cutting.tiles)
-            part = Slab(axis, bounds[number], bounds[number + 1])
-            source = self.pieces[name]
-            yield from self._cut(source, part, number)
-            found = self._found(source, part)
-            if name in self.cutting.fills:
-                is_last = number == self.cutting.tiles - 1
-                result = Piece(name if is_last else f"{name}/{self.mark}_{number}/filled", name, None)
-                before = Piece(f"{name}/{self.mark}_{number - 1}/filled", name, None) if number else None
-                yield FillStep(before, found, result, is_last)
-            self.parts[name].append(found)
 
     def _cut(self, source: Piece, need: Slab | None, number: int) -> Iterator[Step]:
         if self._fits(source, need) or (source.name, need) in self.cuts:

@@ -82,23 +82,17 @@ def _cut(
         if rest is None:
             continue
         sliced = view.slice(op, rest)
-        if sliced is None or not sliced.makes.contains(rest) or not _demand(view, op, sliced, made_inside, wanted):
+        if sliced is None or not sliced.makes.contains(rest):
             return None
+        for name, need in zip(view.reads[op], sliced.needs, strict=True):
+            known = wanted.get(name)
+            if name in made_inside and (need is None or (known is not None and known.axis != need.axis)):
+                return None
+            if name in made_inside and need is not None:
+                wanted[name] = need.hull(known)
         works.append(TileWork(op, rest, sliced))
     holds = {name: slab for name, slab in wanted.items() if name in made_inside}
     return Tile(tuple(reversed(works)), holds, kept)
-
-
-def _demand(view: ModelView, op: int, sliced: Sliced, made_inside: frozenset[str], wanted: dict[str, Slab]) -> bool:
-    """Add what an op needs to what is wanted; False where it needs a tensor of the region in another way."""
-    for name, need in zip(view.reads[op], sliced.needs, strict=True):
-        if name not in made_inside:
-            continue
-        known = wanted.get(name)
-        if need is None or (known is not None and known.axis != need.axis):
-            return False
-        wanted[name] = need.hull(known)
-    return True
 
 
 def exit_axes(view: ModelView, ops: Sequence[int], exits: Sequence[str], axis: int) -> Mapping[str, int] | None:
