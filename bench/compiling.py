@@ -16,7 +16,9 @@ from sample_models.zoo import load_zoo, zoo_names
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
-OF_THIS_RUN = frozenset({"model", "output", "plan", "failed_output", "snippet"})  # paths: they say nothing elsewhere
+OF_THIS_RUN = frozenset(
+    {"model", "output", "plan", "failed_output", "snippet", "one_line"}
+)  # paths: they say nothing elsewhere
 EXIT_WORDS = {0: "verified", 3: "impossible", 4: "no plan found", 5: "FAILED"}
 OUTPUT, PLAN = "out.onnx", "out.json"  # in the folder of a compile
 

@@ -35,14 +35,10 @@ class Training:
     learning_rate: float
     flags: tuple[str, ...] = ()
     budgets: Mapping[str, str] = field(default_factory=dict)
-    model: str | None = None  # where it is not the name of the case
 
 
-# Adam divides a gradient by its own size, so the last bits of one that is nearly 0 are all of its update: with sums in
-# another order the digits, which have such, are within tolerance with momentum only.
 CASES: Mapping[str, Training] = {
     "digits": Training(128, 0.002, ("--optimizer", "adam"), {"equal": "60%"}),
-    "digits_momentum": Training(128, 0.02, ("--optimizer", "momentum"), {"close": "40%"}, "digits"),
     "resnet18": Training(32, 0.05, ("--optimizer", "momentum"), {"equal": "60%", "close": "50%"}),
     "vit": Training(32, 0.001, ("--optimizer", "adamw"), {"equal": "60%", "close": "40%"}),
     "gpt2": Training(16, 0.002, ("--optimizer", "adamw"), {"equal": "60%", "close": "40%"}),
@@ -92,8 +88,7 @@ def measured_rows(name: str, keys: Sequence[Key], seconds: float, folder: Path) 
 
 def written_step(name: str, folder: Path) -> tuple[Path, Path]:
     """The training step of a network and its first state."""
-    case = CASES[name]
-    model = ROOT / "examples" / f"{case.model or name}.onnx"
+    case, model = CASES[name], ROOT / "examples" / f"{name}.onnx"
     if not model.exists():
         from bench.training_models import export
 

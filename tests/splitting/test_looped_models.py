@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.values.profile import OpCost, Profile, without_costs
-from remat_cli.core.values.sizes import SizeFamily, SizeRange
+from remat_cli.core.values.sizes import SizeBound, SizeFamily, SizeRange
 from remat_cli.runtime.sessions._ort import pack_all
 from remat_cli.runtime.sessions.feeds import GivenFeeds
 from remat_cli.runtime.sessions.session import SessionSettings
@@ -392,6 +392,21 @@ def test_the_runtime_is_told_no_more_of_shapes_than_it_knew():
     for sizes in SEQUENCE:
         whole, ours = (session.run(None, looped.feeds(sizes))[0] for session in sessions)
         assert whole.tobytes() == ours.tobytes()
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_what_is_made_again_runs_in_tiles_at_short_sizes_too(is_copy):
+    """An item of two numbers is no whole packet: only where the op itself runs whole has it the bits of the whole."""
+    build = Build()
+    looped = LoopedModel(
+        build.model(("b", 2), build.op("Elu", build.op("Relu", "x"))), SizeFamily((SizeRange("b", 2, 8, 2),)), 0, True
+    )
+    (region,) = looped.regions
+    (elu,) = (op for op in region.ops if looped.sized.view.graph.ops[op].op_type == "Elu")
+    asked = replace(region, copies={elu} if is_copy else set())
+    short = SizeBound((region.length,), 8)
+    found = refusal(looped.sized, asked, Tiling(1), looped.family, whole=short)
+    assert (found is not None and found[0] == elu) is is_copy
 
 
 @pytest.mark.parametrize("is_known", [True, False])

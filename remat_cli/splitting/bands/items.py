@@ -31,7 +31,7 @@ def _with_makers(
         if op in found or op in forbidden or any(maker in found for maker in makers):
             continue
         made = [name for name in view.makes[op] if name]
-        asked = {_asked(view, found, reader, name) for name in made for reader in view.readers[name]}
+        asked = {_asked(view, found, reader, name) for name in made for reader in view.readers.get(name, ())}
         axis = asked.pop() if len(asked) == 1 else None
         if axis is None or any(view.tensors[name].kept for name in made) or view.extent(op, axis) < 2:
             continue

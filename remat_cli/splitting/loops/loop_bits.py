@@ -65,7 +65,7 @@ def refusal(
 ) -> tuple[int, Mapping[str, int]] | None:
     """Finds an op, and a size, of which some tile may have other bits than the whole; None where there is none.
 
-    At the sizes of `whole` the region runs whole.
+    At the sizes of `whole` the region runs whole, but for what it makes again: that is made tile by tile there too.
     """
     for op in kinds_of(sized, region).values():
         view = sized.view.ops[op]
@@ -75,7 +75,7 @@ def refusal(
         is_one_packed = is_product and view.is_packed(1) and len(view.input_shape(1)) == 2
         if is_same_for_all or is_one_packed or (op in region.handed and is_packed(view)):
             continue
-        in_tiles = _InTiles(tiling, family, whole)
+        in_tiles = _InTiles(tiling, family, None if op in region.copies else whole)
         refused = _refused(SizedOp.of(sized, region, op), in_tiles, most_asked, sized.look)
         if refused is not None:
             return op, refused
@@ -105,7 +105,7 @@ def kinds_of(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     """Ops of the region that rules look at alike, one of each; regions of the same kinds have the same proof."""
     known: dict[object, int] = {}
     for op in sorted(region.ops):
-        known.setdefault((kind_of(sized, op), SizedOp.of(sized, region, op).place), op)
+        known.setdefault((kind_of(sized, op), SizedOp.of(sized, region, op).place, op in region.copies), op)
     return known
 
 
