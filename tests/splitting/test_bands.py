@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
-from remat_cli.splitting.bands.bands import LEANS, BandRules, BandSize
+from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize
+from remat_cli.splitting.recast.recast import Copied, Recast, with_copies
 from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.search import SplitLimits
 from remat_cli.splitting.tiles.steps import TiledRegion
@@ -189,3 +191,28 @@ def test_tensors_of_fewer_bytes_than_tiles_are_no_division_by_nothing(items):
     value = sketch.add("Relu", [sketch.input("x", [items])], [items])
     case = make_case(sketch.sample([sketch.add("Sigmoid", [value], [items])]))
     assert search(case).propose(1, time.monotonic() + 60) is None
+
+
+def test_a_copy_that_runs_before_its_original_keeps_no_bands_of_it():
+    """Readers of a copy may come first in an order, where nothing of the original is there yet."""
+    sketch = Sketch(np.random.default_rng(0))
+    shape = [64, 64]
+    value = sketch.add("Relu", [sketch.input("x", shape)], shape)
+    one, two = sketch.add("Exp", [value], shape), sketch.add("Neg", [value], shape)
+    case = make_case(sketch.sample([sketch.add("Add", [one, two], shape)]))
+    number = {op.op_type: index for index, op in enumerate(case.view.graph.ops)}
+    looking = search(case)
+    plain = Recast(case.view, case.timeline.order, tuple(looking.costs), {}, {})
+    copied = with_copies(plain, [Copied((number["Relu"],), frozenset({number["Neg"]}))])
+    view = copied.view
+    again = next(view.tensors[name].producer for name in copied.twins)
+    early = [again, *(op for op in copied.order if op != again)]
+    axis, group = dict.fromkeys(early, 0), dict.fromkeys(early, 0)
+    for order in (copied.order, tuple(early)):
+        cast = replace(copied, order=order)
+        for share in (0.0, 0.5):
+            rules = BandRules(1, "outer", SplitAxis())
+            found = looking.judge(cast, rules, BandSize(1, 1), Banding(axis, group, (8,), share))
+            assert isinstance(found, BandCandidate)
+            split = split_model(cast.view, order, [TiledRegion(order, found.steps)])
+            check_same(case, case.lean(split), (order, share))

@@ -91,12 +91,16 @@ class _Demands:
         return any(work is not None for work in works)
 
     def _first_times(self, op: int) -> tuple[str, ...]:
-        """The tensors that an op makes again, if all are cut alike both times and there is nothing else it makes."""
+        """The tensors that an op makes again, if all are cut alike both times and there is nothing else it makes.
+
+        None where it runs before the op of which it is the copy.
+        """
         made = [name for name in self.view.makes[op] if name and self.banding.axis[op] != SUMMED]
         found = tuple(self.twins.get(name, "") for name in made)
         for name in found:
             maker = self.view.tensors[name].producer if name else None
-            if maker is None or self.banding.group.get(maker) != self.banding.group[op]:
+            # what was looked at already comes later in the order
+            if maker is None or maker in self.works or self.banding.group.get(maker) != self.banding.group[op]:
                 return ()
             if self.banding.axis[maker] != self.banding.axis[op]:
                 return ()
