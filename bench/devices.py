@@ -313,7 +313,7 @@ class Subject:
 
     def facts(self, planned: Sessions | Refused) -> Row:
         """The product's report without what holds for this run only, and what it was made on."""
-        report = msgspec.to_builtins(devices_report(Path(), Settled(planned, None)))
+        report = msgspec.to_builtins(devices_report(Settled(planned, None)))
         source = self.platform.profiles[0].provenance
         return {
             "report": {key: value for key, value in report.items() if key not in OF_THIS_RUN},

@@ -12,6 +12,7 @@ from remat_cli.base.garbage import rare_collection
 from remat_cli.base.named import named
 from remat_cli.cli.console import complain, show_traceback
 from remat_cli.cli.ending import EXIT_TERMINATED, Heard, Terminated, open_streams, orderly_end
+from remat_cli.cli.whole_imports import whole_imports
 
 COMMANDS: Mapping[str, str] = {
     "inspect": "remat_cli.cli.inspect:inspect_command",
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_streams()
     heard = Heard()
     try:
-        with orderly_end(is_last=arguments is None, heard=heard), rare_collection():
+        with orderly_end(is_last=arguments is None, heard=heard), rare_collection(), whole_imports():
             return int(make_group().main(words, prog_name="remat", standalone_mode=False) or 0)
     except click.ClickException as error:
         # Click's own complaint as one line, with the command whose help explains it.

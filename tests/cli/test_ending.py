@@ -10,15 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 
+from remat_cli import cli
 from remat_cli.base.errors import RematError
 from remat_cli.base.garbage import rare_collection
-from remat_cli.base.processes import signals_later
+from remat_cli.base.signals import signals_later
 from remat_cli.cli import ending
+from remat_cli.cli.whole_imports import whole_imports
 from remat_cli.core.files.plan_file import write_with_plan
 from remat_cli.core.files.plan_reader import read_plan
 from tests.cli.test_telemetry import save_net
@@ -331,3 +335,32 @@ def test_garbage_is_looked_for_seldom_and_as_before_afterwards():
         assert gc.get_threshold()[0] > before[0]
         assert gc.isenabled()
     assert gc.get_threshold() == before
+
+
+def test_a_compiled_module_is_imported_to_its_end(heard_interrupts, monkeypatch):
+    """One that is half made may crash; so may what reads it."""
+    made = []
+
+    def execute(loader, module):
+        signal.raise_signal(signal.SIGINT)
+        made.append(module.__name__)
+
+    monkeypatch.setattr(ExtensionFileLoader, "exec_module", execute)
+    loader = ExtensionFileLoader("compiled", "compiled.so")
+    with pytest.raises(KeyboardInterrupt), whole_imports():
+        loader.exec_module(ModuleType("compiled"))
+    assert made == ["compiled"]
+    assert ExtensionFileLoader.exec_module is execute
+
+
+def test_commands_import_compiled_modules_to_their_end(monkeypatch):
+    before, during = ExtensionFileLoader.exec_module, []
+
+    class Group:
+        def main(self, words, **how):
+            during.append(ExtensionFileLoader.exec_module)
+
+    monkeypatch.setattr(cli, "make_group", Group)
+    assert cli.main(["doctor"]) == 0
+    assert during != [before]
+    assert ExtensionFileLoader.exec_module is before

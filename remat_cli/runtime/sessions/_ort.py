@@ -18,6 +18,7 @@ from remat_cli.base import processes
 from remat_cli.base.errors import DeviceLost, MissingDependency, ModelError, RuntimeFailure
 from remat_cli.base.processes import ProcessDied, Silent, Start, Worker, fresh, ignore
 from remat_cli.base.run_count import ran
+from remat_cli.base.signals import signals_later
 from remat_cli.devices.provider_table import fault_in
 from remat_cli.ort_rules.records import Rules, rules_of
 from remat_cli.runtime.sessions.error_text import one_line
@@ -37,7 +38,7 @@ def import_ort() -> ModuleType:
     """
     os.putenv(NO_TELEMETRY, "1")  # only the native library reads it; what the import begins, no call undoes
     try:
-        with contextlib.nullcontext() if "onnxruntime" in sys.modules else processes.signals_later():
+        with contextlib.nullcontext() if "onnxruntime" in sys.modules else signals_later():
             ort = importlib.import_module("onnxruntime")
     except ImportError as error:
         if getattr(error, "name", None) == "onnxruntime":
