@@ -73,6 +73,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = durations.spread(files, durations.recorded(), workers)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shorter_ladder(request: pytest.FixtureRequest) -> None:
+    """`inspect` looks for a second at what less memory would cost, in fast runs, and no longer."""
+    if request.config.getoption("markexpr") == FAST:
+        from remat_cli.compiling.search import ladder
+
+        ladder.LADDER_SECONDS = 1.0
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Folder of published benchmark graphs and vectors beside the checkout; tests that need it skip without it."""

@@ -52,7 +52,7 @@ LAST_MADE = {
     "docs/verify.md": "sample_models/unet.remat.onnx",
 }
 """What a page's commands leave, by pages that have commands of remat."""
-FAST = {"README.md": 3, "docs/verify.md": 3}
+FAST = {"README.md": 3}
 """Pages that fast tests run, and the seconds for a plan there."""
 slow = pytest.mark.slow
 

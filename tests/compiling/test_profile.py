@@ -276,7 +276,14 @@ def test_openvino_is_profiled(tmp_path):
     assert links == ()
 
 
-@pytest.mark.parametrize(("slower", "is_busy", "again"), [(3, True, 0), (3, False, 1), (20, True, 1), (0.3, True, 1)])
+@pytest.mark.parametrize(
+    ("slower", "is_busy", "again"),
+    [
+        (3, True, 0),
+        (3, False, 1),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((20, True, 1), (0.3, True, 1))),
+    ],
+)
 def test_costs_are_believed_where_other_programs_slow_a_run_down(tmp_path, monkeypatch, slower, is_busy, again):
     conditions = load_settings({"cache_dir": str(tmp_path / "cache")}).conditions
     profile_model(prepare(CHAIN, conditions, tmp_path, silent()), conditions, silent())

@@ -155,9 +155,9 @@ def test_the_program_runs_where_remat_is_not(compiled, tmp_path, capsys):
     assert "nowhere.onnx" in json.loads(gone.stdout)["message"]
 
 
-def test_another_file_in_the_place_of_the_plans_is_refused(compiled, capsys, samples):
-    output, plan, _ = compiled
-    shutil.copy(samples.compiled("resnet", "60%").output, output)
+def test_another_file_in_the_place_of_the_plans_is_refused(compiled, capsys):
+    output, plan, original = compiled
+    shutil.copy(original, output)
     code, _, error = verify(capsys, plan, "--on", HERE)
     assert code == 2
     assert "is not the model that the plan was written with" in error

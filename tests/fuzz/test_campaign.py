@@ -86,6 +86,7 @@ def test_shards_are_all_cases_once():
         sharded(CASES, "4/3")
 
 
+@pytest.mark.slow
 def test_every_case_of_the_campaign_is_one():
     for kind in KINDS.values():
         cases = kind.cases()

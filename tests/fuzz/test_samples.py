@@ -43,6 +43,7 @@ def test_a_few_broken_models(materials, names):
     check("model", [case for case in KINDS["model"].cases() if case.name in names], materials)
 
 
+@pytest.mark.slow  # core/test_plan_check.py changes plans too
 def test_a_few_broken_plans(materials):
     cases = shuffled(KINDS["plan"].cases())
     check("plan", [next(case for case in cases if case.name.startswith(way)) for way in MUTATIONS], materials)
