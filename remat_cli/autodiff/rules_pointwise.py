@@ -74,7 +74,11 @@ def pow_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
     """The exponent first, then the base, each by its own slope."""
     grad, found = only(grads), {}
     if 1 in call.wanted:
-        summed = sum_to(tape, tape.op("Mul", grad, _pow_by_exponent(tape, call)), call.shape(1))
+        # Slope y log x, and 0 where x is 0.
+        base = call.input(0)
+        is_zero = as_numbers(tape, tape.op("Equal", base, tape.scalar(0, base)), base)
+        slope = tape.op("Mul", tape.op("Log", tape.op("Add", base, is_zero)), call.output())
+        summed = sum_to(tape, tape.op("Mul", grad, slope), call.shape(1))
         found[1] = as_type(tape, summed, element_type(call.input(1)))  # which the base need not have
     if 0 in call.wanted:
         exponent = call.constant(1)
@@ -101,13 +105,6 @@ def _pow_by_base(tape: Tape, call: Call) -> ir.Value:
     is_zero = as_numbers(tape, tape.op("Equal", exponent, tape.scalar(0, exponent)), exponent)
     less = tape.op("Add", shifted(tape, exponent, 1, -1), is_zero)
     return tape.op("Mul", tape.op("Pow", base, less), exponent)
-
-
-def _pow_by_exponent(tape: Tape, call: Call) -> ir.Value:
-    """Slope y log x, and 0 where x is 0."""
-    base = call.input(0)
-    is_zero = as_numbers(tape, tape.op("Equal", base, tape.scalar(0, base)), base)
-    return tape.op("Mul", tape.op("Log", tape.op("Add", base, is_zero)), call.output())
 
 
 def _extreme(beyond: str) -> Gradient:

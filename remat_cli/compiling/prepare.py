@@ -259,7 +259,13 @@ def prepare(
         notes = (*notes, NO_GLIBC)
     for note in notes:
         progress.note(note)
-    layout = _layout_of(found.reference, graph, source) if conditions.is_left else None
+    layout: WholeLayout | None = None
+    if conditions.is_left:
+        # What sessions make of it, whose convolutions they meet in the order of the user's file.
+        places = {node.name or "": place for place, node in enumerate(source.ir.graph)}
+        shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+        whole = whole_layout(layout_scene(found.reference, shapes, places))
+        layout = None if whole.is_plain else whole
     if layout is not None:
         graph = run_once(graph, found.reference, layout)
     signatures = op_signatures(found.reference, graph, original.key)
@@ -294,16 +300,6 @@ def _may_be_watched(read: ReadModel, original: Original, conditions: Conditions)
     is_once = conditions.session.concurrency == 1 and conditions.session.arena
     is_alike = original.settings == asked_settings(conditions)
     return is_plain and is_once and is_alike and can_measure_resident()
-
-
-def _layout_of(reference: Any, graph: Graph, source: SourceModel) -> WholeLayout | None:
-    """What sessions make of an optimised model, whose convolutions they meet in the order of the user's file.
-
-    None where they make nothing of it on any kind of processor.
-    """
-    places = {node.name or "": place for place, node in enumerate(source.ir.graph)}
-    found = whole_layout(layout_scene(reference, {tensor.name: tensor.shape for tensor in graph.tensors}, places))
-    return None if found.is_plain else found
 
 
 def _notes_on_lengths(reference: Any, graph: Graph) -> tuple[str, ...]:

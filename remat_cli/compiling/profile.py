@@ -18,7 +18,7 @@ from remat_cli.compiling.prepare import Prepared, profile_request
 from remat_cli.compiling.ways import way_asked
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.noise import TimeNoise
-from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenance
+from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.read.one_op import call_model
@@ -119,11 +119,13 @@ def profile_beside(
         bodies = cache.bodies(scope, prepared.signatures)
     ops = tuple(zip(prepared.graph.ops, prepared.signatures, strict=True))
     packed = measured.packed_bytes if measured else prepared.facts.packed_bytes
-    uses = weight_uses(prepared.reference)
+    uses, provenance = weight_uses(prepared.reference), scope.provenance
+    if measured is not None and measured.runs:  # as many runs as there were, if it is known
+        provenance = msgspec.structs.replace(provenance, runs=max(1, measured.runs - WARMUPS))
     profile = Profile(
         device=spec.name,
         model_sha256=prepared.reference_sha256,
-        provenance=_provenance(scope, measured),
+        provenance=provenance,
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
         weight_bytes=prepared.rules.packing.loaded_weight_bytes(prepared.graph, uses, packed),
         input_bytes=prepared.graph.input_bytes,
@@ -186,13 +188,6 @@ def known_relative(prepared: Prepared) -> float | None:
     """How long a run takes as a multiple of the model beside, if an earlier compile ran the two in turn."""
     facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
     return None if facts is None else facts.relative_time
-
-
-def _provenance(scope: CacheScope, measured: Measured | None) -> Provenance:
-    """Where costs come from; with as many runs as there were, if it is known."""
-    if measured is None or not measured.runs:
-        return scope.provenance
-    return msgspec.structs.replace(scope.provenance, runs=max(1, measured.runs - WARMUPS))
 
 
 def _telling_how_long(progress: Progress) -> Callable[[int, int], None]:

@@ -1,7 +1,6 @@
 """From a forward model to a training step and its first state, as files."""
 
 from pathlib import Path
-from typing import Any
 
 from remat_cli import __version__
 from remat_cli.autodiff.forward import Rebatch
@@ -51,6 +50,12 @@ def step_snippet(step: TrainingStep, paths: StepPaths, compiled: str | None) -> 
     """Python that trains with the step, ready to paste."""
     inputs = {value.name: value for value in step.model.graph.inputs}
     data = (*step.facts.inputs, *filter(None, [step.facts.target]))
+    # Name, element type and shape of each input, as numpy writes them.
+    kinds = {name: inputs[name].dtype for name in data}
+    described = (
+        f"'{name}' {'?' if kind is None else kind.numpy()} {list(inputs[name].shape or ())}"
+        for name, kind in kinds.items()
+    )
     rate = ', "learning_rate": np.array(0.001, np.float32)' if RATE in inputs else ""
     return (
         "import numpy as np\nimport onnxruntime as ort\n\n"
@@ -60,16 +65,10 @@ def step_snippet(step: TrainingStep, paths: StepPaths, compiled: str | None) -> 
         'session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])\n'
         "names = [output.name for output in session.get_outputs()]\n"
         f'state = dict(np.load("{paths.state.as_posix()}"))\n'
-        f"# each batch is a dict of numpy arrays: {', '.join(_described(inputs[name]) for name in data)}\n"
+        f"# each batch is a dict of numpy arrays: {', '.join(described)}\n"
         "for batch in batches:\n"
         f"    results = dict(zip(names, session.run(None, {{**state, **batch{rate}}})))\n"
         '    state = {name.removesuffix(".next"): results[name].copy() for name in names if name.endswith(".next")}\n'
         f'    print(results["{step.facts.loss}"])\n'
         "    results.clear()  # gives the runtime its memory back\n"
     )
-
-
-def _described(value: Any) -> str:
-    """Name, element type and shape of an input, as numpy writes them."""
-    kind = str(value.dtype.numpy()) if value.dtype is not None else "?"
-    return f"'{value.name}' {kind} {list(value.shape or ())}"

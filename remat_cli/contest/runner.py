@@ -80,7 +80,18 @@ def measure(job: Job, tell: Tell) -> BenchRun:
     tell()
     cpu = sum(os.times()[:4])  # with that of processes it has started and seen end
     watch = _Watch(problem, tell, is_probe=case.probe)
-    result = solved(problem, case.solver, case.options, _limits(case, watch), job.terms)
+    limits = Limits(
+        seconds=case.time_limit_seconds,
+        workers=case.threads,
+        seed=case.seed,
+        gap=case.gap_percent_asked / 100,
+        order=case.order,
+        work=case.work,
+        report=watch.report,
+        should_stop=watch.should_stop,
+        started=watch.started,
+    )
+    result = solved(problem, case.solver, case.options, limits, job.terms)
     cpu = sum(os.times()[:4]) - cpu
     found = result.solution
     grown = peak_bytes()
@@ -138,20 +149,6 @@ class _Watch:
     def should_stop(self) -> bool:
         """Whether what was asked is known."""
         return self.is_probe and self.has_plan
-
-
-def _limits(case: BenchCase, watch: _Watch) -> Limits:
-    return Limits(
-        seconds=case.time_limit_seconds,
-        workers=case.threads,
-        seed=case.seed,
-        gap=case.gap_percent_asked / 100,
-        order=case.order,
-        work=case.work,
-        report=watch.report,
-        should_stop=watch.should_stop,
-        started=watch.started,
-    )
 
 
 def _warm_up(job: Job, problem: Problem) -> None:

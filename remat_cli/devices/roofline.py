@@ -77,7 +77,30 @@ def estimate(
         )
         for op in graph.ops
     )
-    return _profile(graph, spec, ops, measured)
+    provider = PROVIDERS[spec.provider]
+    origin = Provenance(
+        cpu=spec.note or f"described in {spec.name}",
+        os="",
+        runtime=provider.package,
+        runtime_version=measured.provenance.runtime_version if measured else "",
+        provider=provider.runtime_name,
+        intra_op_threads=spec.threads,
+        optimization=measured.provenance.optimization if measured else "",
+        runs=0,
+        warmups=0,
+        measured=False,
+    )
+    return Profile(
+        device=spec.name,
+        model_sha256=measured.model_sha256 if measured else "",
+        provenance=origin,
+        ops=ops,
+        weight_bytes=graph.weight_bytes,
+        input_bytes=graph.input_bytes,
+        memory=spec.memory,
+        power_watts=spec.power_watts,
+        is_opaque=provider.is_opaque,
+    )
 
 
 def estimated_links(specs: Sequence[DeviceSpec]) -> tuple[LinkCost, ...]:
@@ -151,34 +174,6 @@ def _described_roof(spec: DeviceSpec) -> Roof | None:
     if spec.flops_per_second is None or spec.memory_bytes_per_second is None:
         return None
     return Roof(spec.flops_per_second, spec.memory_bytes_per_second, spec.launch_ns)
-
-
-def _profile(graph: Graph, spec: DeviceSpec, ops: tuple[OpCost, ...], measured: Profile | None) -> Profile:
-    """Make the profile of estimated costs, marked with where they come from."""
-    provider = PROVIDERS[spec.provider]
-    origin = Provenance(
-        cpu=spec.note or f"described in {spec.name}",
-        os="",
-        runtime=provider.package,
-        runtime_version=measured.provenance.runtime_version if measured else "",
-        provider=provider.runtime_name,
-        intra_op_threads=spec.threads,
-        optimization=measured.provenance.optimization if measured else "",
-        runs=0,
-        warmups=0,
-        measured=False,
-    )
-    return Profile(
-        device=spec.name,
-        model_sha256=measured.model_sha256 if measured else "",
-        provenance=origin,
-        ops=ops,
-        weight_bytes=graph.weight_bytes,
-        input_bytes=graph.input_bytes,
-        memory=spec.memory,
-        power_watts=spec.power_watts,
-        is_opaque=provider.is_opaque,
-    )
 
 
 def _filter_flops(graph: Graph, op: Op, shape: tuple[int, ...]) -> int:

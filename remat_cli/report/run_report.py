@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.schedule.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span, Spill
+from remat_cli.core.schedule.program import CopyAction, Program, RunRecord, SeenMemory, SessionAction, Span
 from remat_cli.core.values.promises import fits
 from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.solution import EXIT_DONE, EXIT_UNVERIFIED
@@ -164,26 +164,35 @@ def run_report(
         model=model,
         devices=_devices(program, fastest),
         links=links,
-        memories=_memories(program, seen),
+        memories=tuple(
+            RanMemory(
+                memory=name,
+                budget_bytes=program.budgets[m],
+                planned_peak_bytes=program.planned_peak_bytes[m],
+                measured_peak_bytes=seen.peak_bytes[m],
+                planned_fixed_bytes=program.planned_fixed_bytes[m],
+                measured_fixed_bytes=seen.fixed_bytes[m],
+                is_hidden=seen.is_hidden[m],
+            )
+            for m, name in enumerate(program.memories)
+        ),
         repeat=len(totals),
         planned_ns=program.planned_ns,
         measured_min_ns=min(totals),
         measured_median_ns=round(statistics.median(totals)),
         is_overlapped=program.overlap,
         is_repeatable=is_repeatable,
-        pages=None if program.spill is None else _pages(program.spill, fastest),
-    )
-
-
-def _pages(spill: Spill, run: RunRecord) -> RanPages:
-    return RanPages(
-        memory=spill.name,
-        moves=len(spill.moves),
-        size_bytes=sum(move.size_bytes for move in spill.moves),
-        planned_ns=_total(move.planned_ns for move in spill.moves),
-        measured_ns=_total(run.moves),
-        planned_stall_ns=spill.stall_ns,
-        measured_stall_ns=run.stall_ns,
+        pages=None
+        if (spill := program.spill) is None
+        else RanPages(
+            memory=spill.name,
+            moves=len(spill.moves),
+            size_bytes=sum(move.size_bytes for move in spill.moves),
+            planned_ns=_total(move.planned_ns for move in spill.moves),
+            measured_ns=_total(fastest.moves),
+            planned_stall_ns=spill.stall_ns,
+            measured_stall_ns=fastest.stall_ns,
+        ),
     )
 
 
@@ -206,21 +215,6 @@ def _devices(program: Program, run: RunRecord) -> tuple[RanDevice, ...]:
             )
         )
     return tuple(found)
-
-
-def _memories(program: Program, seen: SeenMemory) -> tuple[RanMemory, ...]:
-    return tuple(
-        RanMemory(
-            memory=name,
-            budget_bytes=program.budgets[m],
-            planned_peak_bytes=program.planned_peak_bytes[m],
-            measured_peak_bytes=seen.peak_bytes[m],
-            planned_fixed_bytes=program.planned_fixed_bytes[m],
-            measured_fixed_bytes=seen.fixed_bytes[m],
-            is_hidden=seen.is_hidden[m],
-        )
-        for m, name in enumerate(program.memories)
-    )
 
 
 def _total(spans: Iterable[Span]) -> int:

@@ -99,7 +99,9 @@ class ModelSettling:
             self.how.progress.stage(stages.LEARNING)
             again: OneModel | Refused | None
             if seen.is_broken:
-                again, notes = self._plain(planned), (WITHOUT_FORM,)
+                plain = replace(planned, prepared=planned.prepared.without_form())
+                again = write_within_budget(plain, self.how.request.search, self.how.progress)
+                notes = (WITHOUT_FORM,)
             else:
                 again, room_bytes = self._again(planned, seen, lessons, corrections, room_bytes)
             if not isinstance(again, OneModel):
@@ -170,11 +172,6 @@ class ModelSettling:
         """Another plan that holds less and takes no longer than it may; None where there is none."""
         found = None if planned.tighter is None else planned.tighter()
         return None if found is None else within_overhead(found, self.how.request.search)
-
-    def _plain(self, planned: OneModel) -> OneModel | Refused:
-        """The same plan without the steady form, inside which the runtime did not run it as planned."""
-        plain = replace(planned, prepared=planned.prepared.without_form())
-        return write_within_budget(plain, self.how.request.search, self.how.progress)
 
     def _under_a_cap(self, found: ModelSettled) -> ModelSettled:
         """A tighter plan, where this one holds its promises but is no gain under a cap, and the other one is."""

@@ -1,10 +1,9 @@
 """A compiled file beside the model that it was made from, wherever a command starts a Python with the runtime."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,7 +18,7 @@ from remat_cli.core.values.elsewhere import Place, VerifiedOn
 from remat_cli.core.values.file_check import ProcessPair
 from remat_cli.core.values.verification import Checks
 from remat_cli.onnx_io.read.load import SourceModel
-from remat_cli.ort_rules.records import Rules, rules_of
+from remat_cli.ort_rules.records import rules_of
 from remat_cli.runtime.elsewhere.link import Errand, Sent, see_elsewhere
 from remat_cli.runtime.elsewhere.seen import ElsewhereSeen, seen_from
 from remat_cli.runtime.sessions.array_file import write_arrays
@@ -77,14 +76,13 @@ def _verified_on(pair: FilePair, command: str, errand: Errand, run_seconds: floa
     is_emulated = any(Path(word).name.startswith(EMULATOR) for word in command.split())
     errand = replace(errand, watches=errand.watches and not is_emulated)
     told, found = see_elsewhere(
-        command, lambda place: (errand, msgspec.to_builtins(_rules(place).exact)), progress.advance, run_seconds
+        command,
+        lambda place: (errand, msgspec.to_builtins(rules_of(str(place["onnxruntime"])).exact)),
+        progress.advance,
+        run_seconds,
     )
     place = msgspec.convert(told, Place)
     return _verified(pair, command, place, seen_from(found, place.onnxruntime))
-
-
-def _rules(place: Mapping[str, Any]) -> Rules:
-    return rules_of(str(place["onnxruntime"]))
 
 
 def _feed_files(pair: FilePair, folder: Path, *, is_fast: bool) -> Iterator[Path]:

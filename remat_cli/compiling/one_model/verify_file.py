@@ -166,7 +166,8 @@ def file_verification(
 
     `machine` is what the system there calls its processor.
     """
-    file = pair.file
+    file, asked = pair.file, pair.session
+    session = "default session" if asked.is_default else f"session with {', '.join(asked.words)}"
     order = order_seen(file.order, file.copies, seen.exact.executed)
     if file.is_left:
         order = OrderSeen(None)
@@ -186,7 +187,7 @@ def file_verification(
         is_left=file.is_left and not file.target,
         is_other_model=_is_other_model(pair),
         is_other_processor=_is_other_processor(file, machine),
-        reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, {_told(pair.session)}",
+        reference=f"{user_file(pair.original.path, has_seeds=pair.has_seeds)}, {session}",
         process=process,
         input_bytes=_input_bytes(pair.feeds[0]),
         measured_overhead_percent=overhead_percent,
@@ -194,10 +195,6 @@ def file_verification(
         inferences=seen.runs,
         notes=(*_notes(pair, seen, order), *([OTHER_PROCESSOR] if _is_other_processor(file, machine) else [])),
     )
-
-
-def _told(session: AskedSession) -> str:
-    return "default session" if session.is_default else f"session with {', '.join(session.words)}"
 
 
 def _is_other_processor(file: CompiledFile, machine: str) -> bool:

@@ -67,7 +67,8 @@ class AimedSplits:
                 return
             self._tried.add(chosen.proposal.key)
             began = time.monotonic()
-            yield self._candidate(chosen)
+            tighter = partial(fit_budget, self.tiles, tuple(aim for aim in AIMS if aim < chosen.share)[1:])
+            yield TileCandidate(self.tiles, chosen.proposal, chosen.share, tighter=tighter)
             seconds, trial = time.monotonic() - began, known.trial
             if trial is not None:
                 expected = expected.with_measured(self._point(chosen), self._share_of(trial.least_ns))
@@ -76,10 +77,6 @@ class AimedSplits:
                 pool = [each for each in pool if each.is_other_than(chosen)]
                 lower = [share for share in lower if share < chosen.share]
                 pool += self._at(lower.pop(0)) if lower else []
-
-    def _candidate(self, aim: Aim) -> TileCandidate:
-        lower = tuple(other for other in AIMS if other < aim.share)[1:]
-        return TileCandidate(self.tiles, aim.proposal, aim.share, tighter=partial(fit_budget, self.tiles, lower))
 
     def _best(self, pool: Sequence[Aim], expected: Expected, seconds: float, best: float) -> Aim | None:
         """What is built next: while no plan is known the cheapest, else that of which most is expected, if any is."""

@@ -24,7 +24,10 @@ def sizes_to_check(plan: PlanFile, ends: Sequence[Mapping[str, int]] = ()) -> li
     family = present(plan.request.family, "the sizes of a plan for many")
     rows = tuple(sorted(rows_of(plan.splitting)))
     chosen = random.Random(0)
-    between = [_between(family, *pair) for pair in itertools.pairwise([*ends, plan.request.dims] if ends else ())]
+    between = [
+        {**high, **{each.name: each.up_from((low[each.name] + high[each.name]) // 2) for each in family.ranges}}
+        for low, high in itertools.pairwise([*ends, plan.request.dims] if ends else ())
+    ]
     found = [
         dict(plan.request.dims),
         *map(dict, ends),
@@ -72,20 +75,14 @@ def _around(family: SizeFamily, rows: tuple[int, ...], chosen: random.Random) ->
                 yield {
                     each.name: beside(each, longest * step) if each is _longest(ranges) else each.low for each in ranges
                 }
+    # Small sizes as often as large ones.
+    lows = [max(1, each.low) for each in ranges]
     for _ in range(MOST_SIZES):
-        yield {each.name: _drawn(each, chosen) for each in ranges}
-
-
-def _between(family: SizeFamily, low: Mapping[str, int], high: Mapping[str, int]) -> dict[str, int]:
-    """Sizes in the middle."""
-    return {**high, **{each.name: each.up_from((low[each.name] + high[each.name]) // 2) for each in family.ranges}}
+        yield {
+            each.name: each.down_from(round(low * (each.high / low) ** chosen.random()))
+            for each, low in zip(ranges, lows, strict=True)
+        }
 
 
 def _longest(ranges: tuple[SizeRange, ...]) -> SizeRange:
     return max(ranges, key=lambda each: each.high)
-
-
-def _drawn(each: SizeRange, chosen: random.Random) -> int:
-    """Small sizes as often as large ones."""
-    low = max(1, each.low)
-    return each.down_from(round(low * (each.high / low) ** chosen.random()))

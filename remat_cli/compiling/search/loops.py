@@ -516,17 +516,17 @@ class Loops:
         """What a plan file says of the loops."""
         whole = self.task.whole
         pairs = list(zip(rung.regions, rung.tilings, strict=True))
+        before = whole.answer.question.baseline.peak
         return Splitting(
             regions=tuple(_region(self.sized, region, tiling, self._length(region)) for region, tiling in pairs),
-            facts=tuple(self._facts(region, tiling, rung) for region, tiling in pairs),
+            facts=tuple(
+                RegionFacts(self._length(r), halo_percent(self.sized, r, tiling), before, rung.peak_bytes, 0, 0)
+                for r, tiling in pairs
+            ),
             whole_sha256=whole.prepared.reference_sha256,
             whole_profile=whole.profile,
             whole_floor_bytes=whole.answer.run.floor.bytes,
         )
-
-    def _facts(self, region: LoopRegion, tiling: Tiling, rung: Rung) -> RegionFacts:
-        before, halo = self.task.whole.answer.question.baseline.peak, halo_percent(self.sized, region, tiling)
-        return RegionFacts(self._length(region), halo, before, rung.peak_bytes, 0, 0)
 
     def _length(self, region: LoopRegion) -> int:
         return region.length.at(self.task.request.conditions.dims)

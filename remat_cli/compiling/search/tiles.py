@@ -79,10 +79,8 @@ class Tiles:
             seconds=SEARCH_SHARE * task.request.search.limits.seconds,
         )
         timeline = TensorTimeline(view, tuple(plan.schedule.op_ids()), memory)
-        return SplitProposer(timeline, whole.profile.ops, limits, whole.profile.fixed_bytes, left=self._seconds_left)
-
-    def _seconds_left(self) -> float:
-        return self.task.clock.left
+        fixed_bytes = whole.profile.fixed_bytes
+        return SplitProposer(timeline, whole.profile.ops, limits, fixed_bytes, left=lambda: task.clock.left)
 
     @property
     def free_bytes(self) -> int:

@@ -88,12 +88,10 @@ class CurveQuestion(msgspec.Struct, frozen=True):
             (self.most_time, wider.most_time),
         )
         is_alike = (self.rank, self.is_share) == (wider.rank, wider.is_share)
-        return is_alike and all(own == most or _is_near(own, most) for own, most in pairs)
-
-
-def _is_near(own: float | None, most: float | None) -> bool:
-    """Whether a limit is a little tighter than another one."""
-    return own is not None and most is not None and most * (1 - NEAR_SHARE) <= own <= most
+        return is_alike and all(
+            own == most or (own is not None and most is not None and most * (1 - NEAR_SHARE) <= own <= most)
+            for own, most in pairs
+        )
 
 
 class Searched(msgspec.Struct, frozen=True):

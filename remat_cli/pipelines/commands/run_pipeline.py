@@ -193,8 +193,12 @@ def _report(
 ) -> PipelineRunReport:
     options, batches, before = asked
     spans = [span for block in blocks for span in block.spans]
-    numbers = [[_number(plan, outputs) for outputs in block.given] for block in blocks]
-    known = [[each for each in block if each is not None] for block in numbers]
+    # The first output that is a single number, such as a loss.
+    singles = [
+        [[made[name] for name in plan.outputs if name in made and made[name].size == 1] for made in block.given]
+        for block in blocks
+    ]
+    known = [[float(single[0].reshape(())) for single in block if single] for block in singles]
     where = "one stage after another in this process"
     if not options.is_local:
         where = f"{len(plan.devices)} actors on {options.address or 'this machine'}"
@@ -218,10 +222,3 @@ def _report(
         trace=None if options.trace is None else str(options.trace),
         seconds=seconds,
     )
-
-
-def _number(plan: PipelineFile, outputs: Mapping[str, np.ndarray]) -> float | None:
-    """The first output that is a single number, such as a loss."""
-    singles = (outputs[name] for name in plan.outputs if name in outputs and outputs[name].size == 1)
-    first = next(singles, None)
-    return None if first is None else float(first.reshape(()))

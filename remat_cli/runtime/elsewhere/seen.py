@@ -47,7 +47,21 @@ def seen_from(found: Mapping[str, Any], version: str) -> ElsewhereSeen:
         return ElsewhereSeen(original, file if exact is None else msgspec.convert({**exact}, Came))
     runs = FileRuns(_session(found["original"]), _session(found["file"]), _session(exact), version)
     pair, seconds = found.get("resident") or (None, None), found.get("seconds")
-    first, second = (None if each is None or "stage" in each else _figures(each) for each in pair)
+    first, second = (
+        None
+        if each is None or "stage" in each
+        else ResidentFigures(
+            load_peak_bytes=ResidentBytes(*each["load_peak"]),
+            loaded_bytes=ResidentBytes(*each["loaded"]),
+            run_peak_bytes=tuple(ResidentBytes(*peak) for peak in each["run_peaks"]),
+            after_bytes=ResidentBytes(*each["after"]),
+            load_seconds=each["load_seconds"],
+            run_seconds=tuple(each["run_seconds"]),
+            data_bytes=tuple(each["data_bytes"]),
+            peak_by="hwm",
+        )
+        for each in pair
+    )
     return ElsewhereSeen(
         original,
         file,
@@ -64,16 +78,3 @@ def _session(found: Mapping[str, Any]) -> SessionSeen:
         profile = Path(folder) / "profile.json"
         profile.write_text(json.dumps(found["events"]))
         return session_seen(prints, read_runs(profile)[0])
-
-
-def _figures(found: Mapping[str, Any]) -> ResidentFigures:
-    return ResidentFigures(
-        load_peak_bytes=ResidentBytes(*found["load_peak"]),
-        loaded_bytes=ResidentBytes(*found["loaded"]),
-        run_peak_bytes=tuple(ResidentBytes(*each) for each in found["run_peaks"]),
-        after_bytes=ResidentBytes(*found["after"]),
-        load_seconds=found["load_seconds"],
-        run_seconds=tuple(found["run_seconds"]),
-        data_bytes=tuple(found["data_bytes"]),
-        peak_by="hwm",
-    )

@@ -13,7 +13,7 @@ import msgspec
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import WORK_FOLDER
 from remat_cli.core.values.profile import OpCost
-from remat_cli.ort_rules.bodies import BodyKernel, KernelWiring, body_requests
+from remat_cli.ort_rules.bodies import KernelWiring, body_requests
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, body_kernel
 from remat_cli.runtime.observe.resident import reset_high_water, status_bytes
 from remat_cli.runtime.sessions._ort import (
@@ -206,20 +206,15 @@ def requests_of_bodies(path: Path, feeds: Mapping[str, Array], request: ProfileR
     """
     if not request.wiring:
         return {}
-    seen = _observed(path, feeds, request, default_order_options(request.settings))
-    return {
-        event.name: body_requests(
-            body_kernel(event), [_with_workspace(kernel, seen.temporary) for kernel in event.kernels], request.wiring
-        )
-        for event in seen.run.events
-        if event.kernels and event.has_counters
-    }
-
-
-def _with_workspace(kernel: BodyKernel, temporary: Mapping[str, int]) -> BodyKernel:
-    """A kernel with its workspace, of which the run shows only the most that it may be."""
-    workspace = min(kernel.workspace_bytes, temporary.get(kernel.name, 0))
-    return msgspec.structs.replace(kernel, workspace_bytes=workspace)
+    seen, found = _observed(path, feeds, request, default_order_options(request.settings)), {}
+    for event in seen.run.events:
+        if event.kernels and event.has_counters:
+            kernels = [  # of their workspace the run shows only the most that it may be
+                msgspec.structs.replace(k, workspace_bytes=min(k.workspace_bytes, seen.temporary.get(k.name, 0)))
+                for k in event.kernels
+            ]
+            found[event.name] = body_requests(body_kernel(event), kernels, request.wiring)
+    return found
 
 
 def workspace_bytes(events: Sequence[ProfileEvent], temporary: Mapping[str, int]) -> dict[str, int]:

@@ -291,7 +291,10 @@ def _timed_rounds(
     times: list[list[int]] = [[] for _ in sessions]
     begin = time.monotonic()
     with runtime_errors("ONNX Runtime fails while being timed"):
-        while len(times[0]) < rounds or (rounds and _fits(len(times[0]), time.monotonic() - begin, least_seconds)):
+        # While another round like those that took so long ends in time.
+        while (done := len(times[0])) < rounds or (
+            rounds and 0 < done < MOST_ROUNDS and (time.monotonic() - begin) * (done + 1) / done <= least_seconds
+        ):
             turns = list(zip(sessions, times, strict=True))
             for session, found in reversed(turns) if len(times[0]) % 2 else turns:  # neither always comes first
                 _timed_run(session, found, feeds)
@@ -305,11 +308,6 @@ def _timed_run(session: Any, times: list[int], feeds: Mapping[str, Array]) -> di
     outputs = run_session(session, feeds)
     times.append(time.perf_counter_ns() - start)
     return outputs
-
-
-def _fits(rounds: int, seconds: float, least_seconds: float) -> bool:
-    """Whether one more round like those that took so long ends in time."""
-    return 0 < rounds < MOST_ROUNDS and seconds * (rounds + 1) / rounds <= least_seconds
 
 
 ROUNDS = 2

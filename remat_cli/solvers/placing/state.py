@@ -65,7 +65,12 @@ def make_net(problem: Problem, is_pinned: bool = False) -> Ints:
         own = [d for d, device in enumerate(problem.devices) if device.memory == memory]
         able = [[(t, d) for d in own if (t := op.time_ns[d]) is not None] for op in problem.ops]
         fastest_rows.append([min(found, default=(0, -1))[1] for found in able])
-    for table in (_copy_rows(problem), via_rows, fastest_rows):
+    copy_rows = [  # within one memory there are none
+        [_or_none(problem.copy_ns[s][t][x]) if a.memory != b.memory else -1 for x in range(len(problem.tensors))]
+        for s, a in enumerate(problem.devices)
+        for t, b in enumerate(problem.devices)
+    ]
+    for table in (copy_rows, via_rows, fastest_rows):
         entries += table
         starts.append(len(entries))
     counts = [len(problem.ops), len(devices), len(problem.memories), len(tensors)]
@@ -149,16 +154,6 @@ def _packed(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 def _or_none(time: int | None) -> int:
     return -1 if time is None else time
-
-
-def _copy_rows(problem: Problem) -> list[list[int]]:
-    """Times of copies by device; within one memory there are none."""
-    devices, tensors = problem.devices, range(len(problem.tensors))
-    return [
-        [_or_none(problem.copy_ns[s][t][x]) if a.memory != b.memory else -1 for x in tensors]
-        for s, a in enumerate(devices)
-        for t, b in enumerate(devices)
-    ]
 
 
 def _fastest_copy(problem: Problem, a: int, b: int, x: int) -> tuple[int, int]:

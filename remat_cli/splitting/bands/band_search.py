@@ -8,7 +8,7 @@ other numbers of tiles, group by group.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 
 from remat_cli.core.values.profile import OpCost
@@ -118,14 +118,15 @@ class BandSearch:
         more: Collection[int] | None = {
             op for op, each in enumerate(cast.view.graph.ops) if each.name in self.forbidden
         }
+
+        def is_enough(found: BandCandidate | None) -> bool:
+            return found is None or found.cost.peak_bytes <= free_bytes or time.monotonic() > ends
+
         while more is not None and ITEMS in self.limits.axis.axes(1) and time.monotonic() < ends:
             uncut, axes = more, item_axes(cast.view, cast.order, more)
             light, more = light_sums(cast.view, axes), None
             for way in (light,) if len(light) == len(axes) else (light, axes):
-                more = more or self._ever_more(cast, way, uncut, partial(self._is_enough, free_bytes, ends))
-
-    def _is_enough(self, free_bytes: int, ends: float, found: BandCandidate | None) -> bool:
-        return found is None or found.cost.peak_bytes <= free_bytes or time.monotonic() > ends
+                more = more or self._ever_more(cast, way, uncut, is_enough)
 
     def _ever_more(
         self,

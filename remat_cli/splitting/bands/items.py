@@ -16,7 +16,8 @@ MOST_SEEDS = 6  # inputs of the model that are tried as the one with a batch
 
 def item_axes(view: ModelView, order: Sequence[int], forbidden: Collection[int]) -> Mapping[int, int]:
     """By op the axis along which it is cut by items, from that input of the model that leads furthest."""
-    ways = [_spread(view, order, seed, forbidden) for seed in _seeds(view, order)]
+    read = dict.fromkeys(name for op in order for name in view.reads[op] if _is_input(view, name))
+    ways = [_spread(view, order, seed, forbidden) for seed in islice(read, MOST_SEEDS)]
     best = max(ways, key=lambda axes: sum(_made_bytes(view, op) for op in axes), default={})
     return _with_makers(view, order, best, forbidden)
 
@@ -61,12 +62,6 @@ def item_bandings(view: ModelView, axes: Mapping[int, int], most_tiles: int) -> 
     for tiles in even_counts(view, axes, axes):
         if tiles <= most_tiles:
             yield Banding(axes, dict.fromkeys(axes, 0), (tiles,))
-
-
-def _seeds(view: ModelView, order: Sequence[int]) -> tuple[str, ...]:
-    """The inputs of the model that are read first: data, and what is learnt."""
-    read = (name for op in order for name in view.reads[op] if _is_input(view, name))
-    return tuple(islice(dict.fromkeys(read), MOST_SEEDS))
 
 
 def _is_input(view: ModelView, name: str) -> bool:

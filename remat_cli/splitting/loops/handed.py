@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.loop_regions import PROBE, LoopRegion, SizedView, is_closed, is_op_on_parts
 from remat_cli.splitting.rules.recurrent import TIME, HandedOn
 from remat_cli.splitting.rules.table import slice_in_turn
@@ -78,7 +77,8 @@ def _joined(sized: SizedView, region: LoopRegion, op: int, handed: HandedOn | No
         names, needs = names[:1], {0: TIME}
         axis = TIME if handed.is_backwards == region.is_backwards and _is_along(sized, region, op) else None
     else:
-        axis = next((each for each in _axes(sized, names[0], region.length) if _fits(sized, region, op, each)), None)
+        along = [axis for axis, dim in enumerate(sized.dims.get(names[0], ())) if dim == region.length]
+        axis = next((each for each in along if _fits(sized, region, op, each)), None)
         needs = {} if axis is None else sized.needs(op, axis, region.length) or {}
     if axis is None or view.facts[op].why_not_repeatable:
         return None
@@ -91,10 +91,6 @@ def _joined(sized: SizedView, region: LoopRegion, op: int, handed: HandedOn | No
         reads=region.reads | reads,
         handed=region.handed | more,
     )
-
-
-def _axes(sized: SizedView, name: str, length: Dim) -> list[int]:
-    return [axis for axis, dim in enumerate(sized.dims.get(name, ())) if dim == length]
 
 
 def _is_along(sized: SizedView, region: LoopRegion, op: int) -> bool:

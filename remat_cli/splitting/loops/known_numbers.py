@@ -90,12 +90,15 @@ def _given(value: ir.Value | None, found: Mapping[str, KnownNumbers]) -> KnownNu
 def _made(node: ir.Node, read: Sequence[Numbers | None], dims: Mapping[str, tuple[Dim, ...]]) -> Numbers | None:
     """What an op makes of numbers; None where that is not a few integers, or it reads something else too."""
     if node.op_type == "Shape":
-        return _shape(node, dims)
+        taken = asked_lengths(node, dims)
+        return None if taken is None else np.array([None if dim.names else dim.at({}) for dim in taken], object)
     given = [numbers for numbers in read if numbers is not None]
     if len(given) < len(node.inputs) or not given:
         return None
     if node.op_type in BY_ELEMENT:
-        return np.asarray(np.frompyfunc(_or_none(BY_ELEMENT[node.op_type]), 2, 1)(*given), object)
+        compute = BY_ELEMENT[node.op_type]
+        known = np.frompyfunc(lambda one, other: None if one is None or other is None else compute(one, other), 2, 1)
+        return np.asarray(known(*given), object)
     move = MOVES.get(node.op_type)
     return None if move is None else move(node, given)
 
@@ -107,15 +110,6 @@ def asked_lengths(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> tuple[D
     start, end = (node.attributes.get(name) for name in ("start", "end"))
     bounds = slice(None if start is None else start.as_int(), None if end is None else end.as_int())
     return None if shape is None else shape[bounds]
-
-
-def _shape(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Numbers | None:
-    taken = asked_lengths(node, dims)
-    return None if taken is None else np.array([None if dim.names else dim.at({}) for dim in taken], object)
-
-
-def _or_none(compute: Callable[[int, int], int | None]) -> Callable[[Any, Any], Any]:
-    return lambda one, other: None if one is None or other is None else compute(one, other)
 
 
 def _gathered(node: ir.Node, read: Sequence[Numbers]) -> Numbers | None:
