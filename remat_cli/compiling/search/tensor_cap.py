@@ -30,11 +30,7 @@ class CapSearch:
         task = self.tiles.task
         task.progress.stage(stages.SPLITTING)
         rule = KeepRule(better=task.better, is_enough=self.tiles.is_cheap)
-        found = search(self, rule, task.ending)
-        if found is not None:
-            return found
-        run = replace(task.whole.answer.run, status=Status.NOT_FOUND, plan=None)
-        return replace(task.whole.refused(replace(task.whole.answer, run=run)), obstacle=self._obstacle())
+        return search(self, rule, task.ending) or self._without_plan()
 
     def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
         """Splits to measure, and of those the ones to plan in which no tensor is above the cap."""
@@ -53,6 +49,11 @@ class CapSearch:
         if above and _sum(above) < _sum(self.left):
             self.left = above
         return bool(above)
+
+    def _without_plan(self) -> Refused:
+        whole = self.tiles.task.whole
+        run = replace(whole.answer.run, status=Status.NOT_FOUND, plan=None)
+        return replace(whole.refused(replace(whole.answer, run=run)), obstacle=self._obstacle())
 
     def _obstacle(self) -> str | None:
         if self.tiles.task.should_stop():

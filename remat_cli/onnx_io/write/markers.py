@@ -29,7 +29,11 @@ def marked(model: ir.Model, layout: WholeLayout) -> ir.Model:
             continue
         for position, value in enumerate(node.inputs):
             maker = None if value is None else value.producer()
-            if value is None or maker is None or not _has_whole_blocks(value):
+            if value is None or maker is None:
+                continue
+            # Pools are taken into the layout only where channels fill blocks on all processors.
+            channels = None if value.shape is None or value.shape.rank() < 2 else value.shape[1]
+            if not isinstance(channels, int) or any(channels % block for block in BLOCKS):
                 continue
             if _is_out(maker, node, names, layout):
                 if value.name not in marks:
@@ -63,12 +67,6 @@ def _is_out(maker: ir.Node, reader: ir.Node, names: Mapping[str, str], layout: W
     add = names[reader.name or ""]
     partners = {each for fates in layout.fates.values() for _, together in fates.get(add, ()) for each in together}
     return len(partners) > 1 and whole not in partners
-
-
-def _has_whole_blocks(value: ir.Value) -> bool:
-    """Whether a value's channels fill blocks on all processors, since pools are taken into the layout only then."""
-    channels = None if value.shape is None or value.shape.rank() < 2 else value.shape[1]
-    return isinstance(channels, int) and all(channels % block == 0 for block in BLOCKS)
 
 
 def _mark(graph: ir.Graph, maker: ir.Node, value: ir.Value, taken: set[str]) -> ir.Value:
