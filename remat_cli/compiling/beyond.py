@@ -64,16 +64,17 @@ def prepare_at_any(
 ) -> Prepared:
     """Prepare a model, also where this machine cannot run it whole at the largest of many sizes.
 
-    Outputs of the original may be `known`; its process is watched where that is asked for.
+    Outputs of the original may be `known`; its process is watched where that is asked for, at one size.
 
     Raises:
         ModelError: the model or the inputs file cannot be used, ONNX Runtime refuses them, or how tensors depend on
             sizes follows no rule that remat knows.
         RuntimeFailure: the machine has too little memory, time or disk for them, at any size.
     """
-    prepared = prepare if conditions.family is None else prepare_at_fullest
     try:
-        return prepared(path, conditions, work, progress, known, watches=watches)
+        if conditions.family is None:
+            return prepare(path, conditions, work, progress, known, watches=watches)
+        return prepare_at_fullest(path, conditions, work, progress, known)
     except RuntimeFailure as failure:
         if not lacks_memory(failure):
             raise

@@ -82,13 +82,7 @@ def fuller_sizes(conditions: Conditions, seen: object) -> dict[str, int] | None:
 
 
 def prepare_at_fullest(
-    path: Path,
-    conditions: Conditions,
-    work: Path,
-    progress: Progress,
-    known: Original | None = None,
-    *,
-    watches: bool = False,
+    path: Path, conditions: Conditions, work: Path, progress: Progress, known: Original | None = None
 ) -> Prepared:
     """Prepare a model, of many sizes at those at which it holds the most, unless others than the first are given.
 
@@ -96,7 +90,7 @@ def prepare_at_fullest(
         ModelError: the model or the inputs file cannot be used, or ONNX Runtime refuses them.
         RuntimeFailure: the machine has too little memory, time or disk for them.
     """
-    first = prepare(path, conditions, work, progress, known, watches=watches)
+    first = prepare(path, conditions, work, progress, known)
     is_usual = conditions.family is not None and conditions.family.corners[0].items() <= conditions.dims.items()
     sizes = fullest_sizes(first) if is_usual and conditions.inputs is None else conditions.dims
     if sizes == conditions.dims:

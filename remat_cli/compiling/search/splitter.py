@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.search.aimed import AIMS, fit_budget
+from remat_cli.compiling.search.aimed import fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
@@ -28,7 +28,7 @@ def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: flo
     if tiles.output_bytes > tiles.free_bytes and not task.question.least:
         return without_splits(tiles)
     task.progress.stage(stages.SPLITTING)
-    found = hold_least(tiles) if task.question.least else fit_budget(tiles, AIMS, points, known_share)
+    found = hold_least(tiles) if task.question.least else fit_budget(tiles, points=points, known_share=known_share)
     if found is None:
         return without_splits(tiles)
     if task.request.splits.mode == "auto" and isinstance(task.whole, OneModel):

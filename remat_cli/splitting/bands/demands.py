@@ -93,7 +93,7 @@ class _Demands:
     def _first_times(self, op: int) -> tuple[str, ...]:
         """The tensors that an op makes again, if all are cut alike both times and there is nothing else it makes.
 
-        None where it runs before the op of which it is the copy.
+        No tensor where it runs before the op of which it is the copy.
         """
         made = [name for name in self.view.makes[op] if name and self.banding.axis[op] != SUMMED]
         found = tuple(self.twins.get(name, "") for name in made)

@@ -7,7 +7,7 @@ what only changes the order of what is read, so that less of it is whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from remat_cli.splitting.loops.loop_regions import PROBE, LoopRegion, SizedView, is_closed, is_op_on_parts
@@ -22,7 +22,8 @@ def find_handed(sized: SizedView, least_bytes: int, barred: Collection[int] = ()
     Ops that are `barred` stay whole.
     """
     view, found, used = sized.view, list[LoopRegion](), set(barred)
-    for op, handed in sorted(ops_in_turn(sized).items()):
+    in_turn = ops_in_turn(sized)
+    for op, handed in sorted(in_turn.items()):
         sized.look()
         around = (name for name in (*view.reads[op], *view.makes[op]) if name in sized.sizes)
         if op in used or max(sized.sizes[name] for name in around) < least_bytes:
@@ -31,7 +32,7 @@ def find_handed(sized: SizedView, least_bytes: int, barred: Collection[int] = ()
         region = LoopRegion(sized.dims[made][TIME], {op}, axes={made: TIME}, reads={(op, 0): TIME}, handed={op: handed})
         if not is_closed(sized, region):
             continue
-        region = _with_readers(sized, region, used)
+        region = _with_readers(sized, region, in_turn, used)
         region = _with_sources(sized, _with_least_exits(sized, region), used)
         found.append(region)
         used |= region.ops
@@ -58,9 +59,10 @@ def ops_in_turn(sized: SizedView) -> dict[int, HandedOn]:
     return found
 
 
-def _with_readers(sized: SizedView, region: LoopRegion, barred: Collection[int]) -> LoopRegion:
+def _with_readers(
+    sized: SizedView, region: LoopRegion, in_turn: Mapping[int, HandedOn], barred: Collection[int]
+) -> LoopRegion:
     """The region with all ops behind it that run step by step on what it makes."""
-    in_turn = ops_in_turn(sized)
     for op in range(min(region.ops) + 1, len(sized.view.ops)):
         if op in barred or op in region.ops or not region.axes.keys() & set(sized.view.reads[op]):
             continue
