@@ -75,9 +75,7 @@ def _dims(
                     "no size bounds what it takes; compile for one size, or cut the model before that op"
                 )
             told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in measured)
-            raise ModelError(
-                f"tensor '{name}' has no dimensions that follow from the sizes ({told}): {other_sizes()}"
-            )
+            raise ModelError(f"tensor '{name}' has no dimensions that follow from the sizes ({told}): {other_sizes()}")
         yield dim
 
 
