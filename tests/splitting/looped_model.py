@@ -119,7 +119,7 @@ class LoopedModel:
                 yield self.sized.view.graph.ops[found[0]].name
 
     def proved(self, rows: int) -> LoopedModel:
-        """The same along the batch without ops whose tiles of so many rows may have other bits, as a search narrows it."""
+        """The same along the batch, as a search narrows it: without ops whose tiles may have other bits."""
         found = self
         while refused := [
             (region, each[0])
