@@ -87,21 +87,18 @@ def _other_sizes(model: ir.Model, measured: Measurements) -> str:
     first, *others = (sizes for sizes, _ in measured)
     name = next((each for each in first if any(sizes[each] != first[each] for sizes in others)), None)
     tried = 0 if name is None else math.gcd(*(sizes[name] for sizes, _ in measured))
-    divided = {STEP} | {int(number) for node in model.graph if (number := _divisor(node)) is not None}
-    steps = [step for step in sorted(divided) if name is not None and tried % step and step <= first[name]]
+    divisions = (node for node in model.graph if node.op_type in ("Div", "Mod") and len(node.inputs) == 2)
+    numbers = (node.inputs[1].const_value for node in divisions if node.inputs[1] is not None)
+    known = [each.numpy() for each in numbers if each is not None and each.size == 1 and each.dtype.is_integer()]
+    steps = [
+        step
+        for step in sorted({STEP, *(int(each.item()) for each in known)})
+        if name is not None and step > 1 and tried % step and step <= first[name]
+    ]
     if not steps:
         return "compile for one size"
     high = first[name or ""] // steps[0] * steps[0]
     return f"give sizes in steps, such as --dim {name}={steps[0]}..{high}:{steps[0]}, or compile for one size"
-
-
-def _divisor(node: ir.Node) -> int | None:
-    """The whole number by which an op divides; None where it is another op, or divides by something else."""
-    value = node.inputs[1] if node.op_type in ("Div", "Mod") and len(node.inputs) == 2 else None
-    tensor = None if value is None else value.const_value
-    if tensor is None or tensor.size != 1 or not tensor.dtype.is_integer():
-        return None
-    return int(tensor.numpy().item())
 
 
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
