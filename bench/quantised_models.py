@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
+import onnx
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
+from bench.reported_models import save_conformer
 from tests.splitting.quantised_models import attended, fed_forward, linear, normalised
 from tests.splitting.random_models import Sample, Sketch
 
@@ -148,6 +153,16 @@ def speech_encoder(frames: int, width: int, heads: int) -> Sample:
     sketch = Sketch(np.random.default_rng(frames))
     value = convolved(sketch, sketch.input("x", [1, 80, frames]), width)
     return _encoded(sketch, convolved(sketch, value, width, stride=2), heads, blocks=2)
+
+
+def conformer(frames: int) -> Sample:
+    """A speech recogniser at one length: an eighth of the frames, attention by distance, eight layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = onnx.load(save_conformer(Path(folder) / "model.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = frames
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return Sample(model, {})
 
 
 def disentangled(length: int, width: int, heads: int, reach: int) -> Sample:
