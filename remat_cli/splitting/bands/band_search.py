@@ -302,7 +302,8 @@ class BandSearch:
         """Rewrites the model in ops that suit bands of tensors from some size on; repeats some where asked."""
         if (least_bytes, is_again) not in self.casts:
             if is_again:
-                found = waited_for_again(small_sources_again(self._cast(least_bytes)))
+                cast = small_sources_again(self._cast(least_bytes))
+                found = waited_for_again(cast, self._largest // LEAST_SHARE)
             else:
                 plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
                 # ways through time cost no time to take apart
