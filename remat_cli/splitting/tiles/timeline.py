@@ -10,6 +10,7 @@ from typing import Protocol
 from remat_cli.core.schedule.graph import Tensor
 from remat_cli.splitting.tiles.view import ModelView
 
+LARGE_SHARE = 1 / 32  # of the largest tensor: smaller ones say nothing of where to cut
 SOON = 12  # ops; what is not used for longer had better be made again than be held
 
 
@@ -141,17 +142,19 @@ class NeedyTimeline:
 
     @cached_property
     def width_bytes(self) -> tuple[int, ...]:
-        """Bytes across each cut that are used a little before and a little behind it."""
+        """Bytes of large tensors across each cut that are used a little before and a little behind it."""
         widths, used = [0] * (len(self.order) + 1), defaultdict[str, list[int]](list)
+        sizes = {name: tensor.size_bytes for name, tensor in self.view.tensors.items() if tensor.producer is not None}
+        least_bytes = LARGE_SHARE * max(sizes.values(), default=0)
         for at, op in enumerate(self.order):
             names = (name for name in (*self.view.reads[op], *self.view.makes[op]) if name in self.view.tensors)
             for name in {owner_of(self.view, name).name for name in names}:
                 used[name].append(at)
         for name, places in used.items():
             for before, behind in pairwise(places):
-                is_held = behind - before <= SOON and self.view.tensors[name].producer is not None
+                is_held = behind - before <= SOON and sizes.get(name, 0) > least_bytes
                 for cut in range(before + 1, behind + 1) if is_held else ():
-                    widths[cut] += self.view.tensors[name].size_bytes
+                    widths[cut] += sizes[name]
         return tuple(widths)
 
     def surroundings(self, start: int, stop: int) -> Surroundings:
