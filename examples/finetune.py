@@ -35,7 +35,8 @@ def train(step, capped):
         x = (images[batch].reshape(-1, 1, 8, 8) / 16).astype(np.float32)
         feeds = {"x": x, "target": labels[batch], "learning_rate": np.array(0.004, np.float32)}
         results = dict(zip(names, session.run(None, feeds | state), strict=True))
-        state = {name.removesuffix(".next"): results[name].copy() for name in names if name.endswith(".next")}
+        for name, array in state.items():  # new arrays would be there beside these
+            array[...] = results[f"{name}.next"]
         losses.append(results["loss"].item())
         results.clear()  # gives the runtime its memory back before the next step
     return losses

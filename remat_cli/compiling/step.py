@@ -68,7 +68,8 @@ def step_snippet(step: TrainingStep, paths: StepPaths, compiled: str | None) -> 
         f"# each batch is a dict of numpy arrays: {', '.join(described)}\n"
         "for batch in batches:\n"
         f"    results = dict(zip(names, session.run(None, {{**state, **batch{rate}}})))\n"
-        '    state = {name.removesuffix(".next"): results[name].copy() for name in names if name.endswith(".next")}\n'
+        "    for name in state:  # into the arrays that are there: new ones would be there beside them\n"
+        '        state[name][...] = results[f"{name}.next"]\n'
         f'    print(results["{step.facts.loss}"])\n'
         "    results.clear()  # gives the runtime its memory back\n"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import onnxruntime as ort
 from hypothesis import reject
 from hypothesis import strategies as st
 
+from remat_cli.core.schedule.floor import working_set_bytes
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.profile import OpCost
@@ -24,8 +25,8 @@ from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.splitting.tiles.build import FILL_SINCE, split_model
 from remat_cli.splitting.tiles.estimate import Estimate, estimate
 from remat_cli.splitting.tiles.steps import TiledRegion, region_steps
-from remat_cli.splitting.tiles.tiling import Cutting, exit_axes
-from remat_cli.splitting.tiles.timeline import TensorTimeline
+from remat_cli.splitting.tiles.tiling import Cutting, exit_axes, overwritten
+from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
 from remat_cli.splitting.tiles.view import ModelView, view_model
 from tests.helpers import free_problem, observe, optimise, to_bytes
 from tests.splitting.random_models import Sample
@@ -52,6 +53,13 @@ class Case:
         """Ops in baseline order, without workspace."""
         plan = baseline(free_problem(self.view.graph))
         return TensorTimeline(self.view, tuple(range(len(self.view.graph.ops))), plan.memory_bytes[0])
+
+    @cached_property
+    def needy(self) -> NeedyTimeline:
+        """The same ops where nothing waits, without workspace."""
+        problem = free_problem(self.view.graph)
+        needed = tuple(working_set_bytes(problem, op) for op in problem.ops)
+        return NeedyTimeline(self.view, needed, self.timeline.order)
 
     @cached_property
     def outputs(self) -> tuple[Arrays, Arrays]:
@@ -168,7 +176,9 @@ def cutting_of(draw: st.DrawFn, case: Case, start: int, stop: int, most_tiles: i
     kept = draw(st.one_of(st.just(()), st.just(inside), st.lists(st.sampled_from(inside), unique=True)))
     fillable = [name for name in exits if case.may_fill and not view.tensors[name].kept]
     fills = draw(st.lists(st.sampled_from(fillable), unique=True)) if fillable else ()
-    return Cutting(ops, tuple(found.items()), tiles, frozenset(kept), frozenset(fills))
+    cutting = Cutting(ops, tuple(found.items()), tiles, frozenset(kept), frozenset(fills))
+    dying = case.timeline.surroundings(start, stop).dying
+    return replace(cutting, over=overwritten(view, cutting, dying)) if draw(st.booleans()) else cutting
 
 
 def check_same(case: Case, split: ir.Model, label: object) -> None:
@@ -184,7 +194,8 @@ def describe(case: Case, cutting: Cutting) -> str:
     """A cut in words, for messages."""
     ops = [f"{case.view.graph.ops[op].name}:{case.view.graph.ops[op].op_type}" for op in cutting.ops]
     return (
-        f"{ops} into {cutting.tiles} along {cutting.exits}, kept {sorted(cutting.kept)}, filled {sorted(cutting.fills)}"
+        f"{ops} into {cutting.tiles} along {cutting.exits}, kept {sorted(cutting.kept)}, "
+        f"filled {sorted(cutting.fills)}, over {cutting.over}"
     )
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from remat_cli.core.schedule.floor import working_set_bytes
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
+from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.propose import CHEAP_SHARE, DOUBT, SplitProposer
 from remat_cli.splitting.tiles.search import SplitLimits
-from tests.splitting.split_case import Case, check_same
+from tests.helpers import free_problem, observe
+from tests.splitting.random_models import Sketch
+from tests.splitting.split_case import Case, check_same, make_case
 from tests.splitting.test_bands import unet
 from tests.splitting.test_recast import normalised
 from tests.splitting.test_search import images  # noqa: F401
@@ -21,7 +26,7 @@ ENOUGH_SECONDS = 60.0
 def proposer(case: Case, op_ns: int = 1_000_000) -> SplitProposer:
     costs = [OpCost(op.name, op_ns) for op in case.view.graph.ops]
     limits = SplitLimits(axis=SplitAxis(), seconds=ENOUGH_SECONDS, may_fill=case.may_fill)
-    return SplitProposer(case.timeline, costs, limits, FIXED_BYTES)
+    return SplitProposer(case.timeline, case.needy, costs, limits, FIXED_BYTES)
 
 
 def share(case: Case, percent: int) -> int:
@@ -87,6 +92,40 @@ def test_fills_are_given_up_once():
         pytest.skip("the model cannot be raised to the opset that fills")
     assert looking.forbid_fills()
     assert not looking.forbid_fills()
+
+
+def backward(masks: int = 3) -> Case:
+    """What a step does: numbers on their way there, all of which wait for the gradient that comes back."""
+    shape, sketch = [8, 64, 48], Sketch(np.random.default_rng(0))
+    value, saved = sketch.input("x", shape), []
+    for _ in range(masks):
+        value = sketch.add("Softplus", [value], shape)
+        saved.append(value)
+    gradient = sketch.add("Neg", [value], shape)
+    for each in reversed(saved):
+        slope = sketch.add("Sigmoid", [each], shape)
+        gradient = sketch.add("Mul", [gradient, slope], shape)
+        gradient = sketch.add("Erf", [gradient], shape)
+    return make_case(sketch.sample([gradient]))
+
+
+def test_what_waits_for_a_gradient_is_left_to_plans_and_what_needs_most_is_cut_alone():
+    case = backward()
+    looking = proposer(case)
+    tensor_bytes = 8 * 64 * 48 * 4
+    budget = tensor_bytes * 5 // 2
+    assert looking.waits_for_more(budget)
+    assert not looking.waits_for_more(max(case.timeline.memory_bytes))
+    [found] = looking.propose_needy(budget)
+    assert found.form == "needy"
+    assert found.peak_bytes <= budget
+    assert found.regions
+    split = case.lean(split_model(found.view, found.order, found.parts))
+    check_same(case, split, found.regions)
+    graph = to_graph(split, observe(split, case.feeds))
+    problem = free_problem(graph)
+    assert max(working_set_bytes(problem, op) for op in problem.ops) <= budget
+    assert max(case.needy.memory_bytes) == 3 * tensor_bytes > budget
 
 
 def test_what_cannot_be_reached_has_a_reason():

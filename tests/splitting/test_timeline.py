@@ -125,3 +125,48 @@ def test_views_of_model_inputs_weigh_nothing():
     assert owner_of(case.view, "t0").name == "x"
     assert case.timeline.width_bytes == (0, 0, 96)
     assert case.timeline.surroundings(1, 2).context_bytes == 0
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_ops_stand_behind_what_they_read_and_no_sooner_than_somebody_needs_them(data):
+    case = make_case(data.draw(samples()))
+    view, order = case.view, case.needy.order
+    assert sorted(order) == list(range(len(view.graph.ops)))
+    place = {op: at for at, op in enumerate(order)}
+    for op in order:
+        makers = [view.tensors[name].producer for name in view.reads[op] if name in view.tensors]
+        assert all(place[maker] < place[op] for maker in makers if maker is not None)
+    for at, op in enumerate(order[:-1]):  # the next op reads it, or begins what another op behind reads
+        readers = {reader for name in view.makes[op] if name for reader in view.readers[name]}
+        assert not readers or place[min(readers, key=place.__getitem__)] > at
+        if len(readers) == 1:
+            [reader] = readers
+            between = order[at + 1 : place[reader]]
+            assert all(_leads_to(view, each, reader) for each in between)
+
+
+def _leads_to(view, op, target):
+    waiting = [op]
+    while waiting:
+        here = waiting.pop()
+        if here == target:
+            return True
+        waiting += [reader for name in view.makes[here] if name for reader in view.readers[name]]
+    return False
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_beside_a_region_that_finds_just_what_it_needs_nothing_is_held(data):
+    case = make_case(data.draw(samples()))
+    count = len(case.needy.order)
+    start = data.draw(st.integers(0, count - 1))
+    stop = data.draw(st.integers(start + 1, count))
+    around, view = case.needy.surroundings(start, stop), case.view
+    inside = case.needy.order[start:stop]
+    assert around.context_bytes == 0
+    read = {owner_of(view, n).name for op in inside for n in view.reads[op] if n in view.tensors}
+    assert around.dying == {n for n in read if view.tensors[n].producer not in (None, *inside)}
+    assert len(case.needy.width_bytes) == count + 1
+    assert all(width >= 0 for width in case.needy.width_bytes)

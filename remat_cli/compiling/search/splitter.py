@@ -8,6 +8,7 @@ from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.aimed import fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
+from remat_cli.compiling.search.needy import fit_needy
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
@@ -28,12 +29,22 @@ def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: flo
     if tiles.output_bytes > tiles.free_bytes and not task.question.least:
         return without_splits(tiles)
     task.progress.stage(stages.SPLITTING)
-    found = hold_least(tiles) if task.question.least else fit_budget(tiles, points=points, known_share=known_share)
+    found = hold_least(tiles) if task.question.least else _fitting(tiles, points, known_share)
     if found is None:
         return without_splits(tiles)
     if task.request.splits.mode == "auto" and isinstance(task.whole, OneModel):
         return task.better(task.whole, found)
     return found
+
+
+def _fitting(tiles: Tiles, points: Sequence[CurvePoint], known_share: float) -> OneModel | None:
+    """The faster of splits that fit as the model runs, and of those that fit where whole ops are made again too."""
+    task = tiles.task
+    needy = fit_needy(tiles) if isinstance(task.whole, Refused) else None
+    if needy is not None:
+        known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
+    found = fit_budget(tiles, points=points, known_share=known_share)
+    return min((each for each in (needy, found) if each is not None), key=task.rank, default=None)
 
 
 def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:

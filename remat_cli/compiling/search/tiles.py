@@ -27,7 +27,7 @@ from remat_cli.compiling.search.split_model import (
     raised_model,
 )
 from remat_cli.compiling.solve import BudgetAnswer
-from remat_cli.core.schedule.floor import working_set_floor
+from remat_cli.core.schedule.floor import working_set_bytes, working_set_floor
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem, make_problem
@@ -37,7 +37,7 @@ from remat_cli.onnx_io.write.markers import marked, with_sums_in_turn
 from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.propose import SplitProposal, SplitProposer
 from remat_cli.splitting.tiles.search import SplitLimits
-from remat_cli.splitting.tiles.timeline import TensorTimeline
+from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
 from remat_cli.splitting.tiles.view import view_model
 
 WHOLE_SHARE, SEARCH_SHARE = 0.3, 0.3  # of the time limit: for plans of whole ops, for the search for regions
@@ -79,8 +79,11 @@ class Tiles:
             seconds=SEARCH_SHARE * task.request.search.limits.seconds,
         )
         timeline = TensorTimeline(view, tuple(plan.schedule.op_ids()), memory)
-        fixed_bytes = whole.profile.fixed_bytes
-        return SplitProposer(timeline, whole.profile.ops, limits, fixed_bytes, left=lambda: task.clock.left)
+        problem, costs = task.question.problem, whole.profile.ops
+        needed = (working_set_bytes(problem, op) for op in problem.ops)
+        least = tuple(need + cost.workspace_bytes for need, cost in zip(needed, costs, strict=True))
+        needy, fixed_bytes = NeedyTimeline(view, least, timeline.order), whole.profile.fixed_bytes
+        return SplitProposer(timeline, needy, costs, limits, fixed_bytes, left=lambda: task.clock.left)
 
     @property
     def free_bytes(self) -> int:
@@ -104,6 +107,10 @@ class Tiles:
     def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """Proposes splittings for so many bytes; none once the user has asked to stop."""
         return () if self.task.should_stop() else self.proposer.propose(free_bytes, most_seconds)
+
+    def propose_needy(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
+        """The same for plans that make what waits beside tiles again."""
+        return () if self.task.should_stop() else self.proposer.propose_needy(free_bytes, most_seconds)
 
     def capped(self, most_bytes: int) -> Iterator[SplitProposal]:
         """Proposes a few splittings in which no tensor inside should be larger than that, the cheaper first."""
@@ -144,7 +151,7 @@ class Tiles:
                 return None
             if aim is None:
                 return None
-            others = self.propose(int(self.free_bytes * aim))
+            others = (self.propose_needy if proposal.form == "needy" else self.propose)(int(self.free_bytes * aim))
             current = next((other for other in others if other.form == proposal.form), None)
         return None
 

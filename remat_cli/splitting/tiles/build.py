@@ -144,6 +144,9 @@ class _Writer:
     def _cut(self, step: CutStep) -> Iterator[Draft]:
         """Slice; in another shape where the tensor lies in blocks."""
         source, result = step.source, step.result
+        if source in self.buffers and source.name != source.tensor:  # not yet, or no longer, a tensor itself
+            yield from self._cut_of_buffer(source, result)
+            return
         is_across = result.across is not None and source.across is None
         slab, within = (result.across, source.across) if is_across else (result.slab, source.slab)
         assert slab is not None
@@ -221,6 +224,9 @@ class _Writer:
         yield from self._closed(step.part)
         yield self._reshape(step.part.name, part, opened, result.tensor)
         self._declare(buffer, result.tensor, whole)
+        if step.before is not None and step.before.name == step.before.tensor:  # another tensor, to be overwritten
+            self.buffers[step.before] = self._between(f"{step.before.name}/lines")
+            yield self._reshape(step.before.name, whole, self.buffers[step.before], step.before.tensor)
         if step.before is None:
             after = self._constant(np.array([*[0] * 6, whole[2] - part[2], 0], np.int64), "remat/pads")
             yield Draft(self._fresh(buffer), "Pad", (opened, after), (buffer,))
@@ -230,6 +236,13 @@ class _Writer:
             yield Draft(self._fresh(buffer), FILL_OP, reads, (buffer,), attributes=(("axis", 2),))
         if step.is_last:
             yield self._reshape(buffer, self._shape(result), result.name, result.tensor)
+
+    def _cut_of_buffer(self, source: Piece, result: Piece) -> Iterator[Draft]:
+        """What a buffer still holds of what is overwritten in it."""
+        slab = present(result.slab, "the slab of what is cut out of a buffer")
+        cut, lines = self._between(f"{result.name}/lines"), self._lines(source, slab.axis)
+        yield self._slice(self.buffers[source], Slab(2, slab.start, slab.stop), cut, source.tensor, lines)
+        yield self._reshape(cut, self._shape(result), result.name, result.tensor)
 
     def _lines(self, piece: Piece, axis: int) -> Shape:
         shape = self._shape(piece)

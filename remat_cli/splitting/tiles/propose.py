@@ -16,10 +16,11 @@ from remat_cli.splitting.tiles.estimate import step_time_ns
 from remat_cli.splitting.tiles.obstacle import SplitObstacle, explain
 from remat_cli.splitting.tiles.search import Proposal, SplitLimits, SplitSearch
 from remat_cli.splitting.tiles.steps import TiledRegion, op_of, region_steps
-from remat_cli.splitting.tiles.timeline import TensorTimeline
+from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
 from remat_cli.splitting.tiles.view import ModelView
 
-SplitForm = Literal["regions", "bands"]
+SplitForm = Literal["regions", "bands", "needy"]
+"""Regions that fit as the model runs, bands, or regions that fit where what waits beside them is made again."""
 REGIONS_SHARE = 0.5  # of the time for a search: what they find, they mostly find soon
 BANDS_SHARE, LEAST_SECONDS = 3.0, 0.5  # of the time for one search, for all together; for one of them in any case
 BANDED_PER_SECOND = 5000  # ops; where less time is left than the first banding alone takes, none is begun
@@ -55,6 +56,7 @@ class SplitProposer:
     """
 
     timeline: TensorTimeline
+    needy: NeedyTimeline
     costs: Sequence[OpCost]
     limits: SplitLimits
     fixed_bytes: int
@@ -66,7 +68,7 @@ class SplitProposer:
         """Proposes what fits `free_bytes` (fixed part left out): at most one of each form, likely cheaper first."""
         ends = time.monotonic() + min(most_seconds, self.left())
         regions = self._regions.propose(free_bytes, min(most_seconds, self.left()))
-        found = [] if regions is None else [self._of_regions(regions)]
+        found = [] if regions is None else [self._of_regions(regions, "regions")]
         if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
             return tuple(found)
         began = time.monotonic()
@@ -78,6 +80,16 @@ class SplitProposer:
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
         return tuple(sorted(found, key=lambda each: each.added_ns * (DOUBT if each.form == "bands" else 1.0)))
+
+    def propose_needy(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
+        """Proposes regions around what does not fit by itself, for plans that make what waits beside them again."""
+        found = self._needy.propose(free_bytes, min(most_seconds, self.left()))
+        return () if found is None else (self._of_regions(found, "needy"),)
+
+    def waits_for_more(self, free_bytes: int) -> bool:
+        """Whether more than that waits beside whatever runs at some time: no cut of what runs alone can help."""
+        ordered = zip(self.timeline.memory_bytes, self.timeline.width_bytes, strict=False)
+        return any(held > free_bytes and width > free_bytes for held, width in ordered)
 
     def capped(self, most_bytes: int, free_bytes: int) -> tuple[SplitProposal, ...]:
         """Splittings in which no tensor should be larger than that, the cheaper first."""
@@ -104,7 +116,7 @@ class SplitProposer:
 
     def _limit(self, limits: SplitLimits) -> None:
         self.limits = limits
-        self._regions.limits = limits
+        self._regions.limits = self._needy.limits = limits
         self._bands.restrict(limits, self.forbidden)
 
     @cached_property
@@ -113,11 +125,17 @@ class SplitProposer:
         return SplitSearch(self.timeline, self.costs, replace(self.limits, seconds=seconds))
 
     @cached_property
+    def _needy(self) -> SplitSearch:
+        seconds = REGIONS_SHARE * self.limits.seconds
+        return SplitSearch(self.needy, self.costs, replace(self.limits, seconds=seconds))
+
+    @cached_property
     def _bands(self) -> BandSearch:
         return BandSearch(self.timeline.view, self.timeline.order, self.costs, self.limits)
 
-    def _of_regions(self, proposal: Proposal) -> SplitProposal:
+    def _of_regions(self, proposal: Proposal, form: SplitForm) -> SplitProposal:
         timeline, view = self.timeline, self.timeline.view
+        order = self.needy.order if form == "needy" else timeline.order
         tiled, regions, facts = [], [], []
         for each in proposal.regions:
             cutting = each.cutting
@@ -134,16 +152,17 @@ class SplitProposer:
             found = RegionFacts(
                 extent=view.tensors[name].shape[axis],
                 halo_percent=100 * each.cost.added_ns / max(1, each.cost.whole_time_ns),
-                peak_before_bytes=self.fixed_bytes + max(timeline.memory_bytes[each.start : each.stop]),
+                peak_before_bytes=self.fixed_bytes
+                + max(timeline.memory_bytes[timeline.position[op]] for op in cutting.ops),
                 peak_after_bytes=self.fixed_bytes + each.peak_bytes,
                 time_before_ns=each.cost.whole_time_ns,
                 time_after_ns=each.cost.time_ns,
             )
             facts.append(found)
         return SplitProposal(
-            "regions",
+            form,
             view,
-            timeline.order,
+            order,
             tuple(tiled),
             tuple(regions),
             tuple(facts),

@@ -17,8 +17,8 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.tiles.estimate import Estimate, estimate
 from remat_cli.splitting.tiles.op_view import Slab
 from remat_cli.splitting.tiles.steps import region_steps
-from remat_cli.splitting.tiles.tiling import Cutting, cut_tiles, exit_axes
-from remat_cli.splitting.tiles.timeline import TensorTimeline, owner_of
+from remat_cli.splitting.tiles.tiling import Cutting, cut_tiles, exit_axes, overwritten
+from remat_cli.splitting.tiles.timeline import Timeline, owner_of
 
 LONGEST_REGION = 120  # ops; longer ones are mostly halo
 TILE_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
@@ -67,7 +67,7 @@ class Proposal:
 class SplitSearch:
     """Searches splittings of one model for many budgets; what was learnt about a region is kept."""
 
-    timeline: TensorTimeline
+    timeline: Timeline
     costs: Sequence[OpCost]
     limits: SplitLimits
     known: dict[tuple[Cutting, int, int], SplitCandidate | None] = field(default_factory=dict)
@@ -176,11 +176,15 @@ class SplitSearch:
             dict.fromkeys((frozenset[str](), self._all_halos(cutting))),
             dict.fromkeys((frozenset[str](), frozenset(fillable))),
         )
+        dying = self.timeline.surroundings(start, stop).dying
         for kept, fills in ways:
+            over = overwritten(self.timeline.view, replace(cutting, fills=fills), dying) if fills else ()
             low, high, best = 0, len(counts) - 1, None
             while low <= high and time.monotonic() < self.ends:
                 middle = (low + high) // 2
-                candidate = self._judge(start, stop, replace(cutting, tiles=counts[middle], kept=kept, fills=fills))
+                candidate = self._judge(
+                    start, stop, replace(cutting, tiles=counts[middle], kept=kept, fills=fills, over=over)
+                )
                 if candidate is not None and candidate.peak_bytes <= free_bytes:
                     best, high = candidate, middle - 1
                 elif candidate is None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.splitting.tiles.op_view import Shape, Slab, tile_bounds
-from remat_cli.splitting.tiles.tiling import Cutting, Tile, TileWork, cut_tiles
+from remat_cli.splitting.tiles.tiling import Cutting, Tile, TileWork, cut_tiles, is_overwritable
 from remat_cli.splitting.tiles.view import ModelView
 
 
@@ -65,7 +65,8 @@ class JoinStep:
 class FillStep:
     """Writes a part into a buffer of full size: over `before`, in place, or into a new one where that is None.
 
-    `is_last` tells that the result is then the tensor itself.
+    The first `before` may be another tensor, of the same kind, that nothing reads any more. `is_last` tells that the
+    result is then the tensor itself.
     """
 
     before: Piece | None
@@ -139,7 +140,9 @@ def results_of(step: Step) -> tuple[Piece, ...]:
 def region_steps(view: ModelView, cutting: Cutting) -> tuple[Step, ...] | None:
     """Everything a tiled region does, in order; None where it cannot be cut."""
     tiles = cut_tiles(view, cutting)
-    return None if tiles is None else tuple(_Writer(view, cutting, tiles).steps())
+    if tiles is None or not all(is_overwritable(view, cutting, tiles, *pair) for pair in cutting.over):
+        return None
+    return tuple(_Writer(view, cutting, tiles).steps())
 
 
 @dataclass
@@ -196,9 +199,21 @@ class _Writer:
             found = self._found(source, part)
             if name in self.cutting.fills:
                 result = Piece(name if after is None else f"{name}/{self.mark}_{number}/filled", name, None)
-                so_far = Piece(f"{name}/{self.mark}_{number - 1}/filled", name, None) if number else None
-                yield FillStep(so_far, found, result, is_last=after is None)
+                yield FillStep(self._filled(name, number), found, result, is_last=after is None)
             self.parts[name].append(found)
+
+    def _filled(self, name: str, number: int) -> Piece | None:
+        """What holds an exit so far when a tile begins; at first what is to be overwritten, if anything is."""
+        if number:
+            return Piece(f"{name}/{self.mark}_{number - 1}/filled", name, None)
+        entry = dict(self.cutting.over).get(name)
+        return None if entry is None else Piece(entry, entry, None)
+
+    def _entry(self, name: str, number: int) -> Piece:
+        """An entry, which lies in the storage of an exit where that overwrites it."""
+        over = next((exit_name for exit_name, entry in self.cutting.over if entry == name), None)
+        found = None if over is None else self._filled(over, number)
+        return found or Piece(name, name, None)
 
     def _run(self, number: int, tile: Tile, work: TileWork) -> Iterator[Step]:
         reads: list[Piece | None] = []
@@ -206,7 +221,7 @@ class _Writer:
             if name not in self.view.tensors:
                 reads.append(None)
                 continue
-            source = self.pieces.get(name, Piece(name, name, None))
+            source = self.pieces.get(name) or self._entry(name, number)
             yield from self._cut(source, need, number)
             reads.append(self._found(source, need))
         made: list[Piece | None] = []

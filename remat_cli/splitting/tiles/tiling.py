@@ -1,6 +1,6 @@
 """Which slab of which tensor each tile of a region computes: from the exits backwards, op by op."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -13,7 +13,8 @@ class Cutting:
     """A region to be cut: op ids ascending, its exits with the axis each is cut along, and into how many tiles.
 
     Rows of `kept` tensors that the next tile needs too are kept for it; others are computed again. `fills` are the
-    exits whose tiles are written one by one into a buffer of full size, instead of being joined in the end.
+    exits whose tiles are written one by one into a buffer of full size, instead of being joined in the end. `over`
+    gives to some of these the entry whose storage is that buffer: each tile overwrites just what it alone has read.
     """
 
     ops: tuple[int, ...]
@@ -21,6 +22,7 @@ class Cutting:
     tiles: int
     kept: frozenset[str] = frozenset()
     fills: frozenset[str] = frozenset()
+    over: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,36 @@ def _cut(
         works.append(TileWork(op, rest, sliced))
     holds = {name: slab for name, slab in wanted.items() if name in made_inside}
     return Tile(tuple(reversed(works)), holds, kept)
+
+
+def overwritten(view: ModelView, cutting: Cutting, dying: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """To exits that are filled, entries that die inside and that they may overwrite, one each; none for some."""
+    tiles = cut_tiles(view, cutting)
+    made = {name for op in cutting.ops for name in view.makes[op]}
+    entries = dict.fromkeys(name for op in cutting.ops for name in view.reads[op] if name in view.tensors)
+    found = dict[str, str]()
+    for exit_name, _ in cutting.exits if tiles is not None else ():
+        for entry in entries:
+            is_free = entry not in made and entry not in found.values() and entry in dying
+            if exit_name in cutting.fills and is_free and is_overwritable(view, cutting, tiles or (), exit_name, entry):
+                found[exit_name] = entry
+                break
+    return tuple(found.items())
+
+
+def is_overwritable(view: ModelView, cutting: Cutting, tiles: Sequence[Tile], exit_name: str, entry: str) -> bool:
+    """Whether each tile reads of an entry just what it makes of an exit, which is of the same kind."""
+    one, other = view.tensors[exit_name], view.tensors[entry]
+    if one.dtype != other.dtype or one.shape != other.shape or not view.blocked.isdisjoint((exit_name, entry)):
+        return False
+    axis = dict(cutting.exits)[exit_name]
+    bounds = tile_bounds(one.shape[axis], cutting.tiles)
+    for number, tile in enumerate(tiles):
+        own = Slab(axis, *bounds[number : number + 2])
+        needs = (zip(view.reads[work.op], work.sliced.needs, strict=True) for work in tile.works)
+        if any(need != own for pairs in needs for name, need in pairs if name == entry):
+            return False
+    return True
 
 
 def exit_axes(view: ModelView, ops: Sequence[int], exits: Sequence[str], axis: int) -> Mapping[str, int] | None:

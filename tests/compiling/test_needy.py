@@ -1,0 +1,55 @@
+"""Steps of which one op needs more than a budget: it is cut, and what waits for it is made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import remat_cli as remat
+from remat_cli.compiling.search import needy
+from remat_cli.compiling.search.needy import NEEDY_AIMS, NeedySplits, fit_needy
+
+TRANSFORMER = Path(__file__).resolve().parents[2] / "sample_models" / "transformer.onnx"
+
+
+def proposals(keys):
+    """By aim what is proposed; aims without a key lead to none."""
+    return {share: SimpleNamespace(regions=("one",), key=key) for share, key in keys.items() if key}
+
+
+def tiles(keys, free_bytes=1000, waits=True):
+    known = {int(free_bytes * share): found for share, found in proposals(keys).items()}
+    return SimpleNamespace(
+        free_bytes=free_bytes,
+        propose_needy=lambda count: (known[count],) if count in known else (),
+        proposer=SimpleNamespace(waits_for_more=lambda count: waits and count == free_bytes),
+    )
+
+
+def test_ever_smaller_regions_are_proposed_and_those_that_are_cut_alike_once():
+    first, second, third, *others = NEEDY_AIMS
+    found = list(NeedySplits(tiles({first: "a", second: "a", third: "b", others[-1]: "c"})).propose(None))
+    assert [each.proposal.key for each in found] == ["a", "b", "c"]
+    assert [each.aim for each in found] == [first, third, others[-1]]
+    assert list(NEEDY_AIMS) == sorted(NEEDY_AIMS, reverse=True)
+
+
+def test_where_nothing_waits_for_what_runs_nothing_is_tried(monkeypatch):
+    monkeypatch.setattr(needy, "search", lambda *given: pytest.fail("there is nothing to search for"))
+    assert fit_needy(tiles({NEEDY_AIMS[0]: "a"}, waits=False)) is None
+
+
+@pytest.mark.slow
+def test_a_step_fits_a_budget_below_what_one_of_its_ops_needs(tmp_path, cache):
+    made = remat.train(TRANSFORMER, loss="mse", output=tmp_path / "step.onnx")
+    words = {"budget": "35%", "time_limit": 120, "max_overhead": "400%"}
+    whole = remat.compile(made.step, **words, split="off", output=tmp_path / "whole.onnx", plan=tmp_path / "whole.json")
+    assert whole.exit_code == 3
+    report = remat.compile(made.step, **words, output=tmp_path / "out.onnx", plan=tmp_path / "plan.json")
+    assert report.exit_code == 0
+    assert report.regions
+    assert report.verification.outputs_identical
+    budget_bytes = report.solution.budget_bytes
+    assert report.verification.measured_peak_default_session_bytes <= budget_bytes < whole.solution.floor_bytes
