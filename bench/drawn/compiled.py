@@ -34,7 +34,8 @@ def compiled(path: Path, flags: Sequence[str], output: Path, cache: Path) -> Row
         "original_bytes": solution.get("baseline_peak_bytes"),
         "promised_bytes": (seen.get("family") or {}).get("promised_bytes") or live,
         "overhead_percent": seen.get("measured_overhead_percent"),
-        "reason": failures or ("" if exit_code == 0 else report.get("split_obstacle") or cut or said[:500]),
+        "reason": failures
+        or ("" if exit_code == 0 else report.get("split_obstacle") or cut or said[:500] or report.get("verdict", "")),
         "said": said[:500],
         "broken": broken,
     }

@@ -30,6 +30,7 @@ CLASSES = {
     "how an op pads depends on the size": "auto_pad",
     "an op runs graphs of its own": r"\((If|Loop|Scan)\)",
     "the search was cut": "search was cut",
+    "every plan takes longer than is allowed": "costs so little time",
 }
 """By what a reason says; the first that is found. Where an op computes from all of it no tiles have the same bits."""
 HEAD = f"""# Random models with open sizes

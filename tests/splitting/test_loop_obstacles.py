@@ -90,7 +90,26 @@ def test_what_is_small_beside_the_largest_is_not_in_the_way():
 
     def told(first_bytes: int, read_bytes: int) -> str:
         held = {first: first_bytes, read: read_bytes}
-        return what_is_whole(SimpleNamespace(sized=sized, regions=[], held_at_peak=held)) or ""
+        return what_is_whole(SimpleNamespace(sized=sized, regions=[], held_at_peak=held, loop_at_peak=None)) or ""
 
     assert f"'{read}' (1.00 KiB) must exist whole" in told(2048, 1024)
     assert told(20480, 1024) == f"even in loops, 20.00 KiB of '{first}' are there at once"
+
+
+def test_a_tile_that_holds_more_than_all_that_is_whole_is_told():
+    model = looped(squeezed)
+    sized, region = model.sized, model.regions[0]
+    name = next(each for each in sized.makers if each in sized.kept)
+
+    def told(tile_bytes: int) -> str:
+        held = {name: 1024}
+        seen = SimpleNamespace(sized=sized, regions=[region], held_at_peak=held, loop_at_peak=0)
+        seen.body_bytes = {0: tile_bytes}.__getitem__
+        return what_is_whole(seen) or ""
+
+    first = sized.view.graph.ops[min(region.own)]
+    assert (
+        told(4096)
+        == f"even in loops, 4.00 KiB are in one tile of the loop that begins with op '{first.name}' ({first.op_type})"
+    )
+    assert told(512) == f"'{name}' (1.00 KiB) must exist whole: it is a model output"

@@ -22,6 +22,8 @@ from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.tiles.view import ModelView, is_behind
 
 LEAST_FIXED = 16  # positions of a length that does not vary: fewer are not worth a loop
+POOLS = (("", "AveragePool"), ("", "MaxPool"), ("", "GlobalAveragePool"), ("", "GlobalMaxPool"))
+PRODUCTS, SCALINGS = (("", "MatMul"),), (("", "Div"), ("", "Mul"))
 PROBE = 2  # parts: the second of them is what rules are asked for, so that a wrong start shows
 
 
@@ -77,6 +79,26 @@ class SizedView:
         return [
             not dim.terms and len(known) == len(dims) and isinstance(known[axis], int) for axis, dim in enumerate(dims)
         ]
+
+    def recast_if_told(self, op: int) -> list[int]:
+        """Where an op reads a tensor of which the runtime must not know the rank, else it makes another op of it.
+
+        Pools whose channels it knows then work in blocks, and what a product is multiplied by becomes part of it.
+        """
+        spec, told = self.view.ops[op], self.told or {}
+        unknown = [at for at, name in enumerate(self.view.reads[op]) if name in self.dims and not told.get(name)]
+        if self.told is None or not unknown:
+            return []
+        if spec.key in POOLS and self.view.channel_block > 1:
+            return unknown[:1]
+        makers = {at: self.makers.get(self.view.reads[op][at]) for at in unknown if spec.key in PRODUCTS}
+        return [at for at, maker in makers.items() if maker is not None and self._scales(maker)]
+
+    def _scales(self, op: int) -> bool:
+        """Whether an op multiplies or divides all by one number."""
+        spec = self.view.ops[op]
+        numbers = (spec.constant(at) for at in range(len(spec.inputs))) if spec.key in SCALINGS else ()
+        return any(number is not None and number.size == 1 for number in numbers)
 
     def units_of(self, region: LoopRegion) -> int:
         """How long the axis along which a region is cut is at the largest sizes."""

@@ -206,12 +206,12 @@ class _Writer:
     def _whole(self, prefix: str, region: LoopRegion, exits: list[str], short: tuple[SizeBound, Tiling]) -> ir.Graph:
         """The region's own ops as they are; what they read of others' work is made once for all regions.
 
-        Regions of windows make that again here too.
+        What is not shared so is made again here too.
         Like a body of a loop the branch reads the loop's zero, in a view of what it reads first.
         """
         view = self._sized.view
-        ops = sorted(region.own if region.windows is None else region.ops)
-        shared = shared_by(view, region) if region.windows is None else ()
+        shared = shared_by(view, region)
+        ops = sorted(region.own if shared else region.ops)
         made = {name: self._shared_whole(region, name, *short) for name in shared}
         nodes: list[ir.Node] = []
         for op in ops:
@@ -274,18 +274,34 @@ class _Writer:
         self._graph.remove([self._nodes[self._sized.view.graph.ops[op].name] for op in ops], safe=True)
 
     def hide(self) -> None:
-        """Make what was written down of the shape of a whole tensor known to a run only, where it is known no sooner.
+        """Make what is known of the shape of a whole tensor known to a run only, where it is known no sooner.
 
-        A pool whose channels the runtime knows takes another form, and has other bits.
+        That is the rank where the runtime would make other ops of some, and what was written down. A pool whose
+        channels the runtime knows takes another form, and has other bits.
         """
-        made_by = dict(zip((op.name for op in self._sized.view.graph.ops), self._sized.view.makes, strict=True))
-        for node in [each for each in self._graph.all_nodes() if each.op_type == "Reshape"]:
-            shape, names = node.inputs[1], made_by.get(self._copied.get(node.name, node.name) or "", ("",))
-            if shape is None or not (shape.name or "").startswith(WRITTEN_DOWN) or names[0] not in self._sized.dims:
+        view, numbered = self._sized.view, {op.name: at for at, op in enumerate(self._sized.view.graph.ops)}
+        for node in list(self._graph.all_nodes()):
+            op = numbered.get(self._copied.get(node.name, node.name) or "")
+            if op is None:
                 continue
-            numbers = [not dim.terms for dim in self._sized.dims[names[0]]]
-            if numbers != self._sized.may_tell(names[0]):
-                node.replace_input_with(1, self._numbers.known_late(shape))
+            for at in self._sized.recast_if_told(op):
+                self._hide_rank(node, at, len(self._sized.dims[view.reads[op][at]]))
+            if node.op_type == "Reshape":
+                self._hide_numbers(node, view.makes[op][0])
+
+    def _hide_numbers(self, node: ir.Node, made: str) -> None:
+        """Let a Reshape, of what makes this in the model, read late what was written down."""
+        shape = node.inputs[1]
+        if shape is None or not (shape.name or "").startswith(WRITTEN_DOWN) or made not in self._sized.dims:
+            return
+        if [not dim.terms for dim in self._sized.dims[made]] != self._sized.may_tell(made):
+            node.replace_input_with(1, self._numbers.known_late(shape))
+
+    def _hide_rank(self, node: ir.Node, at: int, rank: int) -> None:
+        """Let an op of the model read a view of which nothing is known before a run."""
+        nodes: list[ir.Node] = []
+        self._let_read_unknown(nodes, node, at, rank)
+        present(node.graph, f"the graph of '{node.name}'").insert_before(node, nodes)
 
     def _inside(self, prefix: str, region: LoopRegion) -> tuple[dict[int, ir.Node], dict[str, ir.Value]]:
         """Nodes of a loop by op, copies among them, and what they make, by the names that this has in the model."""
@@ -333,7 +349,7 @@ class _Writer:
         made = [loop.made[name] for name in exits]
         for op, node in loop.nodes.items():
             if self._would_be_fused(op):
-                node.replace_input_with(0, self._of_unknown_rank(before, node))
+                self._let_read_unknown(before, node, 0, MATRIX)
             before.append(node)
         return self._joining(loop, (number, going), before, exits, made)
 
@@ -385,12 +401,13 @@ class _Writer:
         is_added = any(view.graph.ops[each].op_type == "Add" for each in view.readers[view.makes[op][0]])
         return is_added and ranks == [MATRIX, MATRIX] and len(told.get(view.reads[op][0], ())) != MATRIX
 
-    def _of_unknown_rank(self, nodes: list[ir.Node], reader: ir.Node) -> ir.Value:
-        """A view of what a node reads first, of which nothing is known before a run."""
-        read = present(reader.inputs[0], f"what '{reader.name}' reads")
-        hidden = self._numbers.op(nodes, f"{read.name}/hidden", "Reshape", [read, self._numbers.copied(MATRIX)])
+    def _let_read_unknown(self, nodes: list[ir.Node], node: ir.Node, at: int, rank: int) -> None:
+        """Let an op read a view of what has so many axes, of which nothing is known before a run."""
+        read = present(node.inputs[at], f"what '{node.name}' reads")
+        name = fresh_name(f"{node.name}/hidden{at}", self._taken)
+        hidden = self._numbers.op(nodes, name, "Reshape", [read, self._numbers.copied(rank)])
         hidden.type = read.type
-        return hidden
+        node.replace_input_with(at, hidden)
 
     def _hand_on(self, loop: _Loop, node: ir.Node, handed: HandedOn) -> None:
         """Let an op begin with the states that it ended with in the tile before."""

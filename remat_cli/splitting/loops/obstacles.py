@@ -24,6 +24,11 @@ def what_is_whole(estimate: LoopEstimate) -> str | None:
     made = [name for name in held if name in sized.makers and held[name]]
     largest = sorted(made, key=lambda name: (-held[name], name))[:MOST_NAMED]
     largest = [name for name in largest if held[name] >= LEAST_SHARE * held[largest[0]]]
+    at_peak = estimate.loop_at_peak
+    tile_bytes = 0 if at_peak is None else estimate.body_bytes(at_peak)
+    if at_peak is not None and tile_bytes > max((held[name] for name in largest), default=0):
+        first = _named(sized, min(estimate.regions[at_peak].own))
+        return f"even in loops, {format_bytes(tile_bytes)} are in one tile of the loop that begins with {first}"
     for name in largest:
         reason = why_whole(sized, estimate.regions, name)
         if reason is not None:

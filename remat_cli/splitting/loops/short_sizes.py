@@ -73,7 +73,13 @@ def packs_weights(sized: SizedView, region: LoopRegion) -> bool:
 
 
 def shared_by(view: ModelView, region: LoopRegion) -> list[str]:
-    """What a region's own ops read of what it makes again."""
+    """What a region's own ops read of what it makes again, where it is made but once for all regions that run whole.
+
+    Nothing where windows are among that: all of it would be there at once, beside what makes it, and that may be more
+    than any tile holds. Such regions make it again for themselves at short sizes too.
+    """
+    if region.windows is not None or any(view.rules[op].has_windows for op in region.copies):
+        return []
     made = (name for op in sorted(region.copies) for name in view.makes[op] if name)
     return [name for name in made if any(reader in region.own for reader in view.readers[name])]
 
