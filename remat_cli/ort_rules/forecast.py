@@ -19,6 +19,7 @@ from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast, SessionMemory
 from remat_cli.ort_rules.arena import LoadedSession, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.ort_rules.at_once import simulate_at_once
+from remat_cli.ort_rules.heap import threshold_after
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
 from remat_cli.ort_rules.no_arena import FEW_HEAPS, HEAPS, LoadedHeap, simulate_runs_without_arena
 from remat_cli.ort_rules.records import each_judged, rules_for
@@ -61,7 +62,7 @@ class FileFacts(msgspec.Struct, frozen=True):
 
     `is_mapped`: those that are not small lie in data files.
     `is_primed`: it has primers. `form_ops` are those of the steady form that the graph does not have, `body_ops` those
-    in bodies of its ops.
+    in bodies of its ops. `inputs_bytes` are those of each of its inputs, which a process has made before it loads it.
     """
 
     weights: tuple[LoadedWeight, ...]
@@ -69,6 +70,7 @@ class FileFacts(msgspec.Struct, frozen=True):
     is_primed: bool
     form_ops: int = 0
     body_ops: int = 0
+    inputs_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def _predict(judged: Judged, file: FileFacts, runtime: Runtime, sessions: Sessio
             packing_order=packing_order(judged.graph),
             arena_extra_bytes=extra_bytes,
             stuck_copies=stuck_copies,
+            threshold_bytes=threshold_after((*file.inputs_bytes, sum(file.inputs_bytes))),
         )
         return load_forecast(file.weights, what, rules.loading)
 

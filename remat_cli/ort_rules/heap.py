@@ -8,6 +8,7 @@ instead, and the next one needs a place of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -19,6 +20,12 @@ LARGEST_THRESHOLD_BYTES: Final = 2**25
 HEADER_BYTES: Final = 16
 SLACK_BYTES: Final = 96  # that an aligned block needs beyond its size
 REMAINDERS: Final = 7  # of a size that are kept for small requests
+
+
+def threshold_after(sizes: Iterable[int]) -> int:
+    """Bytes below which blocks lie in the heap, once blocks of these sizes were given back."""
+    risen = (whole_pages(size + HEADER_BYTES) for size in sizes)
+    return max(FIRST_THRESHOLD_BYTES, *(each for each in risen if each <= LARGEST_THRESHOLD_BYTES), 0)
 
 
 class Heap(msgspec.Struct, frozen=True):

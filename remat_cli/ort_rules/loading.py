@@ -147,7 +147,8 @@ class LoadedFile(msgspec.Struct, frozen=True):
     """What of a file matters beside its weights: how many ops it has, and how many of them in a branch; its primers.
 
     `arena_extra_bytes` is what the arena holds, once it is loaded, beyond copies of weights in it. `stuck_copies` of
-    those that are dropped may stay where they lay, in spite of primers.
+    those that are dropped may stay where they lay, in spite of primers. `threshold_bytes`: smaller blocks lie in the
+    heap, since the process has given back one of that size, as those do that have made their inputs.
 
     `packing_order` are numbers of weights in the order in which ops pack them: an original stays until the last of them
     has. Where it is empty, all ops that read a weight come one after the other.
@@ -159,6 +160,7 @@ class LoadedFile(msgspec.Struct, frozen=True):
     packing_order: tuple[int, ...] = ()
     arena_extra_bytes: int = 0
     stuck_copies: int = 0
+    threshold_bytes: int = FIRST_THRESHOLD_BYTES
 
     def order(self, weights: Sequence[LoadedWeight]) -> list[int]:
         """The order in which weights are packed."""
@@ -179,20 +181,21 @@ def load_forecast(weights: Sequence[LoadedWeight], file: LoadedFile, rules: Load
     """Forecast for a file that loading does not change.
 
     `weights` are in the order in which ops read them first. Where they lie inside the file, this holds for a process's
-    first file, given by its path: once malloc's threshold is higher, as after larger files, it can be half as much
-    again. With data files it does not matter.
+    first file, given by its path: after larger files it can be half as much again. With data files it does not matter.
     """
     inside = [weight.inside_bytes for weight in weights]
     parsed_bytes = sum(inside) + min(rules.stream_bytes, sum(inside))
     branches = _of_branches(weights, rules)
-    holes_bytes = _holes_bytes([weight.inside_bytes for weight in weights if not weight.is_of_branch])
+    holes_bytes = _holes_bytes(
+        [weight.inside_bytes for weight in weights if not weight.is_of_branch], file.threshold_bytes
+    )
     captured = sum(weight.is_captured for weight in weights)
     weights_bytes = rules.weight_bytes * len(weights) + rules.captured_bytes * captured
     ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.branch_ops
     structure_bytes = rules.session_bytes + ops_bytes + weights_bytes + rules.primed_bytes * file.is_primed
     read_bytes = structure_bytes + file.arena_extra_bytes + sum(inside) + branches.kept_bytes + holes_bytes
     copied_bytes = read_bytes + max(*inside, branches.passing_bytes, 0)
-    packing = _pack(weights, file.order(weights), Heap(places=file.stuck_copies) if file.is_primed else Heap(), rules)
+    packing = _pack(weights, file, Heap(places=file.stuck_copies) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
     unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
     saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
@@ -235,14 +238,14 @@ def _of_branches(weights: Sequence[LoadedWeight], rules: LoadRules) -> _OfBranch
     )
 
 
-def _holes_bytes(inside: Sequence[int]) -> int:
+def _holes_bytes(inside: Sequence[int], threshold_bytes: int) -> int:
     """What the heap keeps of the blocks that weights were read into: all that no aligned block fits in."""
     holes: list[int] = []
     for size in inside:
         place = bisect.bisect_left(holes, size + SLACK_BYTES)
         if place < len(holes):
             bisect.insort(holes, holes.pop(place) - size)
-        if 0 < size < FIRST_THRESHOLD_BYTES:
+        if 0 < size < threshold_bytes:
             bisect.insort(holes, size)
     return sum(holes)
 
@@ -255,10 +258,10 @@ class _Packing(msgspec.Struct):
     holes_bytes: int = 0
 
 
-def _pack(weights: Sequence[LoadedWeight], order: Sequence[int], heap: Heap, rules: LoadRules) -> _Packing:
+def _pack(weights: Sequence[LoadedWeight], file: LoadedFile, heap: Heap, rules: LoadRules) -> _Packing:
     """Pack weight after weight. What branches read from outside is freed only at the end."""
-    packing, later_bytes = _Packing(), 0
-    freed, threshold = list[int](), rules.stream_bytes
+    packing, later_bytes, order = _Packing(), 0, file.order(weights)
+    freed, threshold = list[int](), max(rules.stream_bytes, file.threshold_bytes)
     for weight in weights:
         # What goes back to the system when the original is freed.
         size = weight.inside_bytes

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 from remat_cli.onnx_io.write.save import save
 from remat_cli.onnx_io.write.steady import INLINE_BYTES, can_be_steady, steady
+from remat_cli.ort_rules.heap import threshold_after
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
 from remat_cli.ort_rules.steady import SteadyForm
 from remat_cli.runtime.sessions._ort import installed_rules
@@ -46,6 +47,8 @@ def session(path):
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
+made = bytearray(int(sys.argv[3]))  # as inputs are, before a model is loaded
+del made
 feeds = {"x": np.ones((4, 1024), np.float32)}
 first = session(sys.argv[1])
 first.run(None, feeds)
@@ -100,10 +103,10 @@ def forecast(model: ir.Model, *, external: bool, captured: bool) -> LoadForecast
     )
 
 
-def measured(folder: Path, model: ir.Model, *, external: bool) -> dict[str, int]:
+def measured(folder: Path, model: ir.Model, *, external: bool, made_bytes: int = 0) -> dict[str, int]:
     save(nothing(), folder / "first.onnx")
     save(model, folder / "second.onnx", external=external)
-    command = [sys.executable, "-c", LOAD, str(folder / "first.onnx"), str(folder / "second.onnx")]
+    command = [sys.executable, "-c", LOAD, str(folder / "first.onnx"), str(folder / "second.onnx"), str(made_bytes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
@@ -129,3 +132,27 @@ def test_a_process_holds_what_was_forecast(tmp_path, external, is_steady):
     assert is_near(found["loaded"], expected.loaded_bytes - expected.mapped_bytes, expected.reused_bytes)
     assert is_near(found["mapped"], expected.mapped_bytes)
     assert (expected.reused_bytes > TOLERANCE_BYTES) == (not external and not is_steady)
+
+
+def of_many_sizes() -> ir.Model:
+    """Weights of 128 KiB to 2.25 MiB that are read as they are, in the order of a classifier of pictures."""
+    nodes, weights, last = [], {}, "x"
+    sizes = [256, 2304, 1024, 144, 128, 144, 576, 256, 512, 256, 576, 256, 576, 256, 512, 2304, 1024, 2048, 1024, 2304]
+    for layer, size in enumerate(sizes):
+        weights[f"w{layer}"] = np.random.default_rng(layer).standard_normal((size // 16, 4, N)).astype(np.float32)
+        nodes.append(helper.make_node("Add", [last, f"w{layer}"], [f"sum{layer}"], f"A{layer}"))
+        nodes.append(helper.make_node("ReduceMax", [f"sum{layer}"], [last := f"m{layer}"], f"R{layer}", keepdims=0))
+    proto = model_of(nodes, {"x": (4, N)}, [last], weights)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info(last, TensorProto.FLOAT, ()))
+    return ir.from_proto(proto)
+
+
+@pytest.mark.parametrize("made_kib", [0, 300, 600, 1100, 3000, 20_000, 40_000])
+def test_what_was_made_before_decides_what_the_heap_keeps(tmp_path, made_kib):
+    model, made_bytes = of_many_sizes(), made_kib * 1024
+    sizes = [value.const_value.nbytes for value in model.graph.initializers.values()]
+    weights = [LoadedWeight(size, 0, True) for size in sizes]
+    file = LoadedFile(len(model.graph), threshold_bytes=threshold_after([made_bytes]))
+    expected = load_forecast(weights, file, installed_rules().loading)
+    found = measured(tmp_path, model, external=False, made_bytes=made_bytes)
+    assert is_near(found["loaded"], expected.loaded_bytes), (found, expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from remat_cli.splitting.loops.handed import find_handed
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
 from remat_cli.splitting.loops.learn_dims import learn_dims
-from remat_cli.splitting.loops.loop_bits import Tiling, refusal
+from remat_cli.splitting.loops.loop_bits import Tiling, ops_alike, refusal
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
@@ -46,6 +46,7 @@ class LoopedModel:
     along_fixed: bool = False
     skips_again: bool = False
     in_turn: bool = False
+    barred: frozenset[int] = frozenset()
 
     @cached_property
     def named(self) -> ir.Model:
@@ -95,7 +96,7 @@ class LoopedModel:
     def regions(self) -> list[LoopRegion]:
         """Regions that loops find."""
         if self.along_batch:
-            return find_batches(self.sized, self.least_bytes)
+            return find_batches(self.sized, self.least_bytes, self.barred)
         if self.in_turn:
             return find_handed(self.sized, self.least_bytes)
         loops = find_loops(self.sized, self.least_bytes, fixed=self.along_fixed)
@@ -116,6 +117,19 @@ class LoopedModel:
             found = look(self.sized, region, Tiling(rows), self.family)
             if found is not None:
                 yield self.sized.view.graph.ops[found[0]].name
+
+    def proved(self, rows: int) -> LoopedModel:
+        """The same along the batch, as a search narrows it: without ops whose tiles may have other bits."""
+        found = self
+        while refused := [
+            (region, each[0])
+            for region in found.regions
+            if (each := refusal(self.sized, region, Tiling(rows), self.family)) is not None
+        ]:
+            barred = found.barred.union(*(ops_alike(self.sized, region, op) for region, op in refused))
+            found = replace(self, barred=barred)
+            found.__dict__["sized"] = self.sized
+        return found
 
     def check(self, all_sizes: Sequence[Mapping[str, int]], rows: int) -> None:
         """In tiles of so many rows, proved, it has the bits of the whole at all sizes, one after another."""

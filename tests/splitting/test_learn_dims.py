@@ -79,3 +79,22 @@ def test_what_follows_no_rule_is_told():
     seen = [({"n": size}, {"x": (shape,)}) for size, shape in ((8, 3), (9, 7), (10, 1), (11, 9))]
     with pytest.raises(ModelError, match="tensor 'x' has no dimensions that follow from the sizes"):
         learn_dims(ir.from_proto(helper.make_model(helper.make_graph([], "g", [], []))), graph_of(seen[0][1]), seen)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "divisor", "told"),
+    [
+        ((450, 451, 452, 459), 441, "such as --dim n=8..448:8, or compile for one size"),
+        ((480, 160, 320, 400), 441, "such as --dim n=441..441:441, or compile for one size"),
+        ((480, 160, 320, 400), 0, r"\): compile for one size"),
+    ],
+)
+def test_steps_that_were_asked_for_in_vain_are_not_advised(sizes, divisor, told):
+    """But those by which the model divides, as one does that changes how often a sound is sampled."""
+    seen = [({"n": size}, {"x": (shape,)}) for size, shape in zip(sizes, (3, 7, 1, 9), strict=True)]
+    numbers = [numpy_helper.from_array(np.array(divisor), "by")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.INT64, ()) for name in ("length", "frames")]
+    nodes = [helper.make_node("Div", ["length", "by"], ["frames"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], numbers))
+    with pytest.raises(ModelError, match=told):
+        learn_dims(ir.from_proto(model), graph_of(seen[0][1]), seen)

@@ -332,7 +332,9 @@ def test_items_of_a_batch_have_the_bits_of_the_whole(name):
     rng = np.random.default_rng(0)
     sizes = [{each.name: int(rng.choice(each.sizes)) for each in family.ranges} for _ in range(6)]
     low, high = ({each.name: each.sizes[at] for each in family.ranges} for at in (0, -1))
-    looped.check([high, low, *sizes, low, high], rows=2)
+    every = [high, low, *sizes, low, high]
+    looped.check(every, rows=3)
+    looped.proved(2).check(every, rows=2)  # without what threads share where an item is alone in its tile
 
 
 def test_what_makes_less_of_what_would_be_joined_runs_in_the_loop_too():
@@ -479,7 +481,7 @@ def test_a_batch_of_two_is_cut_as_well(name, most):
     make, dims, wanted = BATCHES[name]
     build, few = Build(), SizeRange("b", 1, most)
     family = SizeFamily(tuple(few if dim == "b" else RANGES[dim] for dim in dims if isinstance(dim, str)))
-    looped = LoopedModel(build.model(dims, make(build)), family, along_batch=True)
+    looped = LoopedModel(build.model(dims, make(build)), family, along_batch=True).proved(1)
     assert looped.cut & wanted
     ends = [{each.name: each.sizes[at] for each in family.ranges} for at in (-1, 0)]
     looped.check([*ends, ends[0] | {"b": 1}, ends[0]], rows=1)

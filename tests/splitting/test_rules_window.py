@@ -156,12 +156,21 @@ def test_long_sums_are_cut_only_into_many_positions(channels, kernel, threads):
     ("filters", "channels", "size", "kernel"), [(64, 64, 8, 3), (64, 256, 7, 1), (16, 128, 14, 5), (17, 33, 9, 3)]
 )
 def test_several_images_are_cut_out_of_a_batch_however_long_sums_are(filters, channels, size, kernel, threads):
-    """Where weights are learnt: others may be in loops for any size, where a tile may be a single image."""
+    """Threads take whole images where there are several, and share one that is alone."""
     picture, weights = values(6, channels, size, size), values(filters, channels, kernel, kernel)
     pads = {"pads": [kernel // 2] * 4}
     several = [Slab(0, 0, 2), Slab(0, 1, 3), Slab(0, 2, 6), Slab(0, 0, 5)]
-    assert check_slices(OneOp("Conv", (picture, weights), pads), 0, several, threads=threads).all_exact
-    assert check_slices(OneOp("Conv", (picture, weights), pads, (1,)), 0, several, threads=threads).all_refused
+    for constants in ((), (1,)):
+        op = OneOp("Conv", (picture, weights), pads, constants)
+        assert check_slices(op, 0, several, threads=threads).all_exact
+        assert check_slices(op, 0, [Slab(0, 0, 1), Slab(0, 3, 4)], threads=threads).all_refused
+
+
+def test_frames_of_a_sound_are_cut_out_of_a_batch():
+    """A transform of few positions and long sums, as detectors of speech begin."""
+    frames, waves = values(24, 1, 832), values(258, 1, 256)
+    op = OneOp("Conv", (frames, waves), {"strides": [128]}, (1,))
+    assert check_slices(op, 0, [Slab(0, 0, 2), Slab(0, 5, 24)], threads=2).all_exact
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])

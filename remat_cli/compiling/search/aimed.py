@@ -62,7 +62,8 @@ class AimedSplits:
         for _ in range(self.tiles.most_trials):
             while not pool and lower:
                 pool = self._at(lower.pop(0))
-            chosen = self._best(pool, expected, seconds, min(self.known_share, self._share(known.best)))
+            best_share = math.inf if known.best is None else self._share_of(known.best.plan.time_ns)
+            chosen = self._best(pool, expected, seconds, min(self.known_share, best_share))
             if chosen is None:
                 return
             self._tried.add(chosen.proposal.key)
@@ -126,9 +127,6 @@ class AimedSplits:
         proposal = aim.proposal
         doubt = DOUBT if proposal.form == "bands" else 1.0
         return Promising(proposal.form, max(1, proposal.peak_bytes), doubt * proposal.added_ns / self._baseline_ns)
-
-    def _share(self, found: OneModel | None) -> float:
-        return math.inf if found is None else self._share_of(found.plan.time_ns)
 
     def _share_of(self, time_ns: int) -> float:
         return time_ns / self._baseline_ns - 1

@@ -106,19 +106,17 @@ def _best(loops: Loops) -> OneModel | Refused:
     if isinstance(whole, OneModel) and may_be_whole and not task.question.least and task.is_allowed(whole):
         return whole
     task.progress.stage(stages.SPLITTING)
-    found = least_loops(loops) if task.question.least else fit_loops(loops, _most_bytes(loops))
+    if task.question.least:
+        found = least_loops(loops)
+    else:
+        most_bytes = int(min(loops.most_bytes, task.question.budget_bytes))
+        lowest = None if loops.fitting(most_bytes) is not None else loops.lowest()  # tried all the same: estimates err
+        found = fit_loops(loops, most_bytes if lowest is None else lowest.peak_bytes)
     if found is None:
         if not keeps_cap:
             return above_cap(whole, int(loops.cap_bytes), is_cut=loops.is_cut)
         return without_loops(loops) if may_be_whole else run_here(whole)
     return task.better(whole, found) if isinstance(whole, OneModel) and may_be_whole else found
-
-
-def _most_bytes(loops: Loops) -> int:
-    """What loops should hold at most: the budget, or what the lowest hold where none should fit, as estimates err."""
-    budget_bytes = int(min(loops.most_bytes, loops.task.question.budget_bytes))
-    found = None if loops.fitting(budget_bytes) is not None else loops.lowest()
-    return budget_bytes if found is None else found.peak_bytes
 
 
 def without_loops(loops: Loops) -> OneModel | Refused:

@@ -129,10 +129,6 @@ def _sliced(node: ir.Node, read: Sequence[Numbers]) -> Numbers | None:
     return np.asarray(read[0][bounds[0][0] : bounds[1][0] : step], object)
 
 
-def _joined(node: ir.Node, read: Sequence[Numbers]) -> Numbers | None:
-    return np.concatenate(read) if all(numbers.ndim == 1 for numbers in read) else None
-
-
 BY_ELEMENT: Mapping[str, Callable[[int, int], int | None]] = {
     "Add": lambda one, other: one + other,
     "Sub": lambda one, other: one - other,
@@ -142,7 +138,7 @@ BY_ELEMENT: Mapping[str, Callable[[int, int], int | None]] = {
 MOVES: Mapping[str, Callable[[ir.Node, Sequence[Numbers]], Numbers | None]] = {
     "Gather": _gathered,
     "Slice": _sliced,
-    "Concat": _joined,
+    "Concat": lambda _node, read: np.concatenate(read) if all(numbers.ndim == 1 for numbers in read) else None,
     "Identity": lambda _node, read: read[0],
     "Cast": lambda node, read: read[0] if ir.DataType(node.attributes["to"].as_int()) in WHOLE else None,
     "Unsqueeze": lambda _node, read: read[0].reshape(1) if read[0].ndim == 0 else None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -36,7 +38,8 @@ def learn_dims(
     for tensor in graph.tensors:
         node = makers.get(tensor.name)
         origin = from_values.get(tensor.name)
-        known[tensor.name] = given.get(tensor.name) or tuple(_dims(tensor.name, node, known, measured, origin))
+        dims = _dims(tensor.name, node, known, measured, origin, partial(_other_sizes, model, measured))
+        known[tensor.name] = given.get(tensor.name) or tuple(dims)
     return known
 
 
@@ -46,6 +49,7 @@ def _dims(
     known: Mapping[str, tuple[Dim, ...]],
     measured: Measurements,
     origin: ir.Node | None,
+    other_sizes: Callable[[], str],
 ) -> Iterator[Dim]:
     ranks = {len(shapes.get(name, ())) for _, shapes in measured}
     before = [] if node is None else [known.get(value.name or "", ()) for value in node.inputs if value is not None]
@@ -71,19 +75,30 @@ def _dims(
                     "no size bounds what it takes; compile for one size, or cut the model before that op"
                 )
             told = "; ".join(f"{list(shapes.get(name, ()))} at {dict(sizes)}" for sizes, shapes in measured)
-            raise ModelError(
-                f"tensor '{name}' has no dimensions that follow from the sizes ({told}): "
-                f"give sizes in steps, such as --dim {_in_steps(measured)}, or compile for one size"
-            )
+            raise ModelError(f"tensor '{name}' has no dimensions that follow from the sizes ({told}): {other_sizes()}")
         yield dim
 
 
-def _in_steps(measured: Measurements) -> str:
-    """An example of sizes in steps, of a dimension that varies."""
+def _other_sizes(model: ir.Model, measured: Measurements) -> str:
+    """What to ask for instead: sizes in steps that were not tried, of a dimension that varies, or one size.
+
+    Steps are what the model divides whole numbers by, as a change of sampling rates does, or what halving asks for.
+    """
     first, *others = (sizes for sizes, _ in measured)
-    name = next((each for each in first if any(sizes[each] != first[each] for sizes in others)), "length")
-    high = max(STEP, first.get(name, STEP) // STEP * STEP)
-    return f"{name}={STEP}..{high}:{STEP}"
+    name = next((each for each in first if any(sizes[each] != first[each] for sizes in others)), None)
+    tried = 0 if name is None else math.gcd(*(sizes[name] for sizes, _ in measured))
+    divisions = (node for node in model.graph if node.op_type in ("Div", "Mod") and len(node.inputs) == 2)
+    numbers = (node.inputs[1].const_value for node in divisions if node.inputs[1] is not None)
+    known = [each.numpy() for each in numbers if each is not None and each.size == 1 and each.dtype.is_integer()]
+    steps = [
+        step
+        for step in sorted({STEP, *(int(each.item()) for each in known)})
+        if name is not None and step > 1 and tried % step and step <= first[name]
+    ]
+    if not steps:
+        return "compile for one size"
+    high = first[name or ""] // steps[0] * steps[0]
+    return f"give sizes in steps, such as --dim {name}={steps[0]}..{high}:{steps[0]}, or compile for one size"
 
 
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:

@@ -180,8 +180,7 @@ def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     channels, group = op.input_shape(1)[1], op.integer("group", 1)
     if channels == 1 and group < op.output_shape[1] and kernel == (7, 7) and not op.may_reassociate:
         return False  # measured: has a way of its own, which depends on size and padding
-    is_learnt = not op.weights[1]  # in a training step, whose sizes are fixed; in loops of any size a tile may be alone
-    if is_learnt and slab.axis == 0 and slab.extent > 1 and element_type(op) == ir.DataType.FLOAT:
+    if slab.axis == 0 and slab.extent > 1 and element_type(op) == ir.DataType.FLOAT:
         return True  # measured: threads take whole images where there are several, and share one where it is alone
     positions = prod(op.output_shape[SPATIAL:])
     part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent
