@@ -42,7 +42,7 @@ from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.ort_rules.versions import LATE_KERNELS, numbers_of
 from remat_cli.runtime.measure.profile_cache import ProfileCache
 from remat_cli.runtime.measure.profilers import LONG_RUN_NS
-from remat_cli.runtime.measure.turns import ROUNDS, time_in_turn
+from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import open_session, outputs_of
@@ -247,19 +247,19 @@ def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
     is enough memory for both.
     """
     conditions = split.conditions
-    settings, rounds = default_settings(conditions), ROUNDS
-    if split.was_long and conditions.family is None:  # without the block of the memory pattern one is warm
-        settings, rounds = msgspec.structs.replace(settings, has_pattern=False), 1
+    settings, warmups = default_settings(conditions), 1
+    if split.was_long and conditions.family is None:  # without the block of the memory pattern the second run is warm
+        settings, warmups = msgspec.structs.replace(settings, has_pattern=False), 0
     models = (lean_form(beside, settings), lean_form(split.reference_path, settings))
     runnable = split.runnable
     smaller = None if runnable is None else runnable.smaller
     try:
         feeds = split.feeds if runnable is None else runnable.at.feeds
-        whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance, rounds)
+        whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance, warmups)
     except RuntimeFailure as failure:
         if smaller is None or not lacks_memory(failure):
             raise
-        whole_ns, split_ns = time_in_turn(models, smaller.feeds, settings, progress.advance, rounds)
+        whole_ns, split_ns = time_in_turn(models, smaller.feeds, settings, progress.advance, warmups)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative

@@ -330,7 +330,7 @@ def time_in_turn(
     feeds: Mapping[str, Array],
     settings: SessionSettings,
     advance: Advance = ignore_progress,
-    rounds: int = ROUNDS,
+    warmups: int = 1,
 ) -> tuple[int, int]:
     """Least time of a run of each of two models, in nanoseconds, in one fresh process in which runs alternate.
 
@@ -338,5 +338,5 @@ def time_in_turn(
         RuntimeFailure: the runtime refuses or fails to run a model.
     """
     paths = (str(models[0].resolve()), str(models[1].resolve()))
-    job = TimeJob(paths, pack_all(feeds), settings, rounds)
+    job = TimeJob(paths, pack_all(feeds), settings, ROUNDS, warmups)
     return run_fresh(time_models, job, advance, settings.run_seconds)
