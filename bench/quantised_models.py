@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
+import onnx
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
+from bench.reported_models import save_conformer
 from tests.splitting.quantised_models import attended, fed_forward, linear, normalised
 from tests.splitting.random_models import Sample, Sketch
 
@@ -148,6 +153,51 @@ def speech_encoder(frames: int, width: int, heads: int) -> Sample:
     sketch = Sketch(np.random.default_rng(frames))
     value = convolved(sketch, sketch.input("x", [1, 80, frames]), width)
     return _encoded(sketch, convolved(sketch, value, width, stride=2), heads, blocks=2)
+
+
+def speech_decoder(tokens: int, frames: int, width: int, heads: int, words: int) -> Sample:
+    """As Whisper's: each token with those before it, then with all that was heard; scores of what may come next."""
+    sketch = Sketch(np.random.default_rng(tokens))
+    shape, square = [1, tokens, width], [1, heads, tokens, tokens]
+    value, heard = sketch.input("x", shape), sketch.input("heard", [1, frames, width])
+    later = sketch.constant(np.triu(np.full((tokens, tokens), -1e4, np.float32), 1))
+    for _ in range(2):
+        value = attended(sketch, value, heads, shape, lambda scores, *_: sketch.add("Add", [scores, later], square))
+        value = normalised(sketch, _looked_up(sketch, normalised(sketch, value, shape), heard, heads), shape)
+        value = fed_forward(sketch, value, shape)
+    return sketch.sample([linear(sketch, value, [1, tokens, words])])
+
+
+def _looked_up(sketch: Sketch, value: str, source: str, heads: int) -> str:
+    """Attention of one sequence to another, with what it reads added to it."""
+    (_, length, width), (_, others, _) = (sketch.shapes[each] for each in (value, source))
+    size = width // heads
+    apart = sketch.constant(np.array([0, 0, heads, size]))
+    parts = []
+    for read, many, turn in (
+        (value, length, (0, 2, 1, 3)),
+        (source, others, (0, 2, 3, 1)),
+        (source, others, (0, 2, 1, 3)),
+    ):
+        split = [1, many, heads, size]
+        part = sketch.add("Reshape", [linear(sketch, read, [1, many, width]), apart], split)
+        parts.append(sketch.add("Transpose", [part], [split[axis] for axis in turn], perm=turn))
+    scores = sketch.add("MatMul", parts[:2], [1, heads, length, others])
+    scores = sketch.add("Softmax", [scores], [1, heads, length, others], axis=-1)
+    found = sketch.add("MatMul", [scores, parts[2]], [1, heads, length, size])
+    found = sketch.add("Transpose", [found], [1, length, heads, size], perm=[0, 2, 1, 3])
+    found = sketch.add("Reshape", [found, sketch.constant(np.array([0, 0, width]))], [1, length, width])
+    return sketch.add("Add", [value, linear(sketch, found, [1, length, width])], [1, length, width])
+
+
+def conformer(frames: int) -> Sample:
+    """A speech recogniser at one length: an eighth of the frames, attention by distance, eight layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = onnx.load(save_conformer(Path(folder) / "model.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = frames
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return Sample(model, {})
 
 
 def disentangled(length: int, width: int, heads: int, reach: int) -> Sample:

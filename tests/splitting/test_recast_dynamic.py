@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnxruntime.quantization import QuantType
 
+from bench.quantised_models import joiner
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.splitting.bands.again import waited_for_again
@@ -191,9 +192,17 @@ def test_ranges_are_found_in_one_loop_and_used_in_another_that_makes_it_all_agai
 def test_what_waits_for_all_of_a_tensor_gets_it_made_again():
     case = make_case(dynamic_int8(encoder(length=64)))
     apart = ranges_apart(as_it_is(case), 64 * 32 * 4 * 4, NOTHING)
-    again = waited_for_again(apart)
+    again = waited_for_again(apart, 1000)
     (made,) = (op for op in again.order if again.view.graph.ops[op].name == "Gelu/again")
     readers = again.view.readers[again.view.makes[made][0]]
     assert [again.view.graph.ops[reader].op_type for reader in readers] == ["QuantizeLinear"]
     check_same(case, again.view.model, "again")
-    assert waited_for_again(as_it_is(case)) == as_it_is(case)
+    assert waited_for_again(as_it_is(case), 1) == as_it_is(case)
+
+
+def test_a_scale_that_waits_for_bytes_is_held_and_not_found_again():
+    """A product reads it too, behind what makes bytes with it; it is of few ops, all of which are large."""
+    case = make_case(dynamic_int8(joiner(20, 30, 16, 8)))
+    apart = ranges_apart(as_it_is(case), 20 * 30 * 16, NOTHING)
+    kinds = kinds_of(waited_for_again(apart, 1000))
+    assert (kinds.count("Tanh"), kinds.count("ReduceMin"), kinds.count("ReduceMax")) == (2, 1, 1)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+from remat_cli.core.schedule.program import InputSpec
+from remat_cli.runtime.measure.profilers import ProfileRequest, measure
+from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.splitting.loops.loop_regions import is_op_on_parts
 from remat_cli.splitting.loops.window_regions import LEAST_UNITS
 from remat_cli.splitting.loops.windows import ROWS, Demand, NotAlike, window_tiles
 from remat_cli.splitting.rules.record import ElementKind, LayoutKind, Scope, SliceRule, Why, WindowKind
 from remat_cli.splitting.rules.table import NO_RULE, RECORDS, RULES, rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
+from tests.runtime import models
 from tests.splitting.op_cases import case_of, ints, real
 from tests.splitting.sliced_op import (
     NCHWC,
@@ -88,6 +94,7 @@ PROOFS = {
     "reads_no_constants": ("test_rule_records.test_rules_that_read_no_constants_say_the_same_of_other_weights",),
     "whole_in_loops": ("test_rule_records.test_loops_cut_what_tiles_of_one_size_cut_or_the_record_says_why_not",),
     "items_apart": ("test_rule_records.test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones",),
+    "takes_for_one_item": ("test_rule_records.test_what_is_taken_for_one_item_is_for_any_number",),
     "adds": (
         "test_rules_sums.test_sums_of_tiles_have_the_bits_of_the_whole",
         "test_rules_sums.test_other_sums_are_cut_where_bits_may_differ_and_are_close",
@@ -101,6 +108,23 @@ def test_every_trait_of_a_record_has_a_proof() -> None:
     for name in (proof for proofs in PROOFS.values() for proof in proofs):
         module, function = name.split(".")
         assert callable(getattr(importlib.import_module(f"tests.splitting.{module}"), function)), name
+
+
+@pytest.mark.parametrize("key", ops_that(lambda rule: rule.takes_for_one_item), ids=":".join)
+def test_what_is_taken_for_one_item_is_for_any_number(key: tuple[str, str], tmp_path: Path) -> None:
+    taken = set()
+    for items in (1, 2, 5):
+        spec = InputSpec("x", "uint8", (items, 16, 48, 48))
+        path = models.save_model(
+            tmp_path / f"{items}.onnx",
+            [helper.make_node(key[1], ["x", "w"], ["y"], name="op", domain=key[0])],
+            [models.value("x", TensorProto.UINT8, spec.shape)],
+            models.untyped("y"),
+            [models.weight("w", np.ones((8, 16, 3, 3), np.uint8))],
+        )
+        request = ProfileRequest(least_seconds=0.0, intra_op_threads=1)
+        taken.add(measure(path, make_feeds([spec], 0), ["op"], request).ops[0].workspace_bytes)
+    assert taken == {16 * 9 * 46 * 46}
 
 
 def test_every_op_stands_in_one_record() -> None:

@@ -50,19 +50,21 @@ def small_sources_again(cast: Recast) -> Recast:
     return with_copies(cast, copies)
 
 
-def waited_for_again(cast: Recast) -> Recast:
-    """Makes a tensor again for readers who wait for what others find out of all of it, such as a range.
+def waited_for_again(cast: Recast, least_bytes: int) -> Recast:
+    """Makes a tensor of so many bytes again for readers who wait for what others find out of all of it: its range.
 
-    So it need not be held for them: what it is made from is smaller, some ops before.
+    So it need not be held for them: what it is made from is smaller, some ops before. A scale is held, not found again.
     """
     view = cast.view
     place = {op: at for at, op in enumerate(cast.order)}
     copies = []
     for op in cast.order:
         for name in filter(None, view.makes[op]):
-            readers = view.readers[name]
+            readers, is_small = view.readers[name], view.tensors[name].size_bytes < least_bytes
+            if is_small or view.tensors[name].kept:
+                continue
             late = frozenset(reader for reader in readers if len(readers) > 1 and is_behind(view, reader, readers))
-            chain = _makers_of(view, name) if late and late != set(readers) and not view.tensors[name].kept else ()
+            chain = _makers_of(view, name) if late and late != set(readers) else ()
             if chain:
                 copies.append(Copied(tuple(sorted(chain, key=place.__getitem__)), late))
     return with_copies(cast, copies)

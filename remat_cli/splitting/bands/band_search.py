@@ -17,12 +17,15 @@ from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize,
 from remat_cli.splitting.bands.demands import UncutOp, band_works
 from remat_cli.splitting.bands.items import item_axes, item_bandings, light_sums
 from remat_cli.splitting.bands.lowering import lower
+from remat_cli.splitting.recast.directions import ways_apart
 from remat_cli.splitting.recast.dropouts import dropouts_apart
 from remat_cli.splitting.recast.dynamic import ranges_apart
 from remat_cli.splitting.recast.grouped import groups_apart
 from remat_cli.splitting.recast.norms import norms_apart
 from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast.resize import resizes_apart
+from remat_cli.splitting.recast.shifts_flat import rows_apart
+from remat_cli.splitting.rules.conv_channels import ITEMS
 from remat_cli.splitting.tiles.estimate import Estimate, estimate, piece_bytes
 from remat_cli.splitting.tiles.schedule import in_order
 from remat_cli.splitting.tiles.search import TILE_COUNTS, SplitLimits
@@ -37,7 +40,7 @@ MORE_NODES = 3  # times as many where nothing else fits
 GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
 KEPT_SHARES = (0.75, 0.625, 0.5, 0.375, 0.25)  # of the bands of what is made again, that are not
-ITEMS, LEAST_TILES = 0, 2  # the axis of a batch, and into how many at least
+LEAST_TILES = 2  # of items
 CAP_PARTS = (1, 2, 4)  # of a cap on tensors: how large bands may be
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
@@ -299,11 +302,13 @@ class BandSearch:
         """Rewrites the model in ops that suit bands of tensors from some size on; repeats some where asked."""
         if (least_bytes, is_again) not in self.casts:
             if is_again:
-                found = waited_for_again(small_sources_again(self._cast(least_bytes)))
+                cast = small_sources_again(self._cast(least_bytes))
+                found = waited_for_again(cast, self._largest // LEAST_SHARE)
             else:
                 plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-                apart = plain
-                for take_apart in (ranges_apart, groups_apart, norms_apart, resizes_apart):
+                # ways through time cost no time to take apart
+                apart = ways_apart(plain, self._largest // LEAST_SHARE, self.forbidden)
+                for take_apart in (ranges_apart, groups_apart, norms_apart, resizes_apart, rows_apart):
                     apart = take_apart(apart, least_bytes, self.forbidden)
                 found = layouts_apart(apart, least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)

@@ -6,14 +6,14 @@ whole: each band is freed once the tiles that read it have run.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from remat_cli.base.present import present
 from remat_cli.core.schedule.splits import SplitAxis
-from remat_cli.splitting.rules.conv_channels import CHANNELS, SPATIAL
+from remat_cli.splitting.rules.conv_channels import CHANNELS, ITEMS, SPATIAL
 from remat_cli.splitting.tiles.op_view import SUMMED, Slab
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -125,12 +125,13 @@ class _Labels:
     def found(self) -> dict[int, int]:
         """The axis of every op that is to be cut."""
         ops = [op for op in self.order if op in self.choices]
-        for op in reversed(ops):
-            self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost_behind(op, axis), self._cost(op, axis)))
-        for sweep in range(SWEEPS):
-            for op in ops if sweep % 2 == 0 else reversed(ops):
-                now = self.axis[op]
-                self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost(op, axis), axis != now))
+        self._settle(ops, [*reversed(ops)], self._cost_behind)
+        from_behind, cost = dict(self.axis), self._all_cost
+        # axes that the last ops ask for may meet those of the first where most is held
+        self.axis = {op: choices[0] for op, choices in self.choices.items()}
+        self._settle(ops, ops, self._cost_before)
+        if self._all_cost >= cost:
+            self.axis = from_behind
         # cut small ops between large ones too where bands can go through: whole, they would hold up all of them
         choices = {op: self._choices(op) for op in self._between}
         for op in (op for op in self.order if choices.get(op)):
@@ -139,6 +140,19 @@ class _Labels:
             for op in stuck:
                 del self.axis[op]
         return self.axis
+
+    def _settle(self, ops: Sequence[int], first: Sequence[int], cost: Callable[[int, int], float]) -> None:
+        """Give each op an axis as those before it in `first` ask, and sweep until each suits its neighbours."""
+        for op in first:
+            self.axis[op] = min(self.choices[op], key=lambda axis: (cost(op, axis), self._cost(op, axis)))
+        for sweep in range(SWEEPS):
+            for op in ops if sweep % 2 == 0 else reversed(ops):
+                now = self.axis[op]
+                self.axis[op] = min(self.choices[op], key=lambda axis: (self._cost(op, axis), axis != now))
+
+    @property
+    def _all_cost(self) -> float:
+        return sum(self._cost_behind(op, axis) for op, axis in self.axis.items())
 
     def _passes_on(self, op: int) -> bool:
         """Whether an op takes bands as they are made, and its readers take bands as it makes them."""
@@ -194,10 +208,11 @@ class _Labels:
         shape = self.view.ops[op].output_shape
         allowed = self.rules.axis.axes(len(shape))
         found = []
-        is_by_rows = self.rules.lean == "rows" and self._reads_much(op)
+        is_by_rows = self.rules.lean == "rows"
+        all_channels, one_item = is_by_rows and self._reads_much(op), is_by_rows and self._takes_for_one_item(op)
         for axis in (SUMMED, *_preferred(len(shape), self.rules.lean)):
-            if is_by_rows and axis == CHANNELS:
-                continue  # would read all of its input
+            if (all_channels and axis == CHANNELS) or (one_item and axis == ITEMS):
+                continue  # would read all of its input; would take as much for itself
             is_sum = axis == SUMMED
             needs = axes_read(self.view, op, axis) if is_sum or (axis in allowed and shape[axis] > 1) else None
             if needs is None or (not is_sum and any(len(s) <= axis or s[axis] != shape[axis] for s in shapes)):
@@ -206,6 +221,10 @@ class _Labels:
             self.reads[op, axis] = {name: need for name, need in read if name in self.view.tensors}
             found.append(axis)
         return tuple(found)
+
+    def _takes_for_one_item(self, op: int) -> bool:
+        """Whether an op takes as much for itself, and that is much, for one item of the batch as for all."""
+        return op in self.rules.workspaces and self.view.rules[op].takes_for_one_item
 
     def _reads_much(self, op: int) -> bool:
         """Whether an op is a convolution of which each channel reads too much, all of its input, to be made by itself.
@@ -224,9 +243,11 @@ class _Labels:
     def _cost_behind(self, op: int, axis: int) -> float:
         return sum(self._tensor_cost(name, op, axis) for name in self.view.makes[op] if name)
 
+    def _cost_before(self, op: int, axis: int) -> float:
+        return sum(self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
+
     def _cost(self, op: int, axis: int) -> float:
-        before = (self._tensor_cost(name, op, axis) for name in set(self.reads[op, axis]))
-        return sum(before) + self._cost_behind(op, axis)
+        return self._cost_before(op, axis) + self._cost_behind(op, axis)
 
     def _tensor_cost(self, name: str, op: int, axis: int) -> float:
         """What a tensor costs if an op, its maker or a reader, is cut along an axis."""

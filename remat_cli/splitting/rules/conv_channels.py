@@ -12,7 +12,7 @@ import onnx_ir as ir
 from remat_cli.splitting.rules.matrix import is_same_product
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, Value
 
-CHANNELS = 1  # their axis
+ITEMS, CHANNELS = 0, 1  # axes
 SPATIAL = 2  # axes before this one are batch and channels, where channels do not come last
 SUM_INPUT = 3  # of optimised forms: added to the result
 IMAGE_RANK = 4

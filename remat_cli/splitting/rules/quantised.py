@@ -6,7 +6,8 @@ Where they do not is said with the rule. Without rows are ops that quantise by t
 (DynamicQuantizeLinear, DynamicQuantizeMatMul): a part has another range, so that they are taken apart
 (`recast/dynamic.py`). DynamicQuantizeLSTM has none either: what it reads, and what it remembers after each step, is
 quantised by the range of all items of the batch, so that 33 of 37 parts of batches differ, and 21 of 37 where only
-what is remembered has another range (1.32.0, 1, 2 and 4 threads).
+what is remembered has another range (1.32.0, 1, 2 and 4 threads). Its two ways through time come apart
+(`recast/directions.py`).
 """
 
 import math
@@ -98,23 +99,28 @@ BLOCK_ZERO_POINTS, GROUPS_OF_TERMS = 3, 4  # inputs of MatMulNBits
 BLOCK_BITS = (4, 8)
 FLOAT_SUMS, INTEGER_SUMS = (0, 1), 4  # accuracy levels
 PACKET_ROWS, SHARED_ROWS = 4, 128  # rows that are computed together; that a thread gets at once
+PACKET_COLUMNS = 16  # four on x86-64, up to 16 elsewhere
 
 
 def block_product(op: OpView, slab: Slab) -> Sliced | None:
-    """MatMulNBits by rows: two and more, as many packets of four as there are where its sums are of integers.
+    """MatMulNBits by columns, and by rows: two and more, by packets of four where its sums are of integers.
 
     Measured with ONNX Runtime 1.32.0 (K 64 to 640, N 8 to 256, blocks of 16 to 256, 1, 2 and 4 threads). A row alone
     takes another kernel, also one that is left over where threads get 128 at once: nearly all differed. Else of 4 bits
     at levels 0 and 1 none of 1,900 slabs did; of 8 bits those of which a product of the matrix in floats would add up
     otherwise. At level 4 rows go two at a time on x86-64 with AVX-512, the last alone where they are odd, and four at a
-    time on arm64: of slabs that begin and end with a packet none differed, of others a third. Levels 2 and 3, other
-    bits and rearranged terms were not measured: refused.
+    time on arm64: of slabs that begin and end with a packet none differed, of others a third. Columns go in packets as
+    well (`_by_columns`). Levels 2 and 3, other bits and rearranged terms were not measured: refused.
     """
     level, bits, rank = op.integer("accuracy_level", 0), op.integer("bits", 4), len(op.output_shape)
     points = op.node.inputs[BLOCK_ZERO_POINTS] if op.has_input(BLOCK_ZERO_POINTS) else None
     is_float = element_type(op) == ir.DataType.FLOAT and (points is None or points.dtype == ir.DataType.UINT8)
-    if slab.axis == rank - 1 or bits not in BLOCK_BITS or op.has_input(GROUPS_OF_TERMS) or not is_float:
+    if bits not in BLOCK_BITS or level not in (*FLOAT_SUMS, INTEGER_SUMS):
         return None
+    if op.has_input(GROUPS_OF_TERMS) or not is_float:
+        return None
+    if slab.axis == rank - 1:
+        return _by_columns(op, slab)
     inner = math.prod(op.output_shape[slab.axis + 1 : -1])
     whole, first, count = op.output_shape[slab.axis] * inner, slab.start * inner, slab.extent * inner
     lists = math.prod(op.output_shape[: slab.axis])
@@ -123,13 +129,30 @@ def block_product(op: OpView, slab: Slab) -> Sliced | None:
         parts = (first, *(() if is_last else (count,)), *(() if lists == 1 else (whole,)))
         if any(part % PACKET_ROWS for part in parts):
             return None
-    elif level not in FLOAT_SUMS:
-        return None
     sizes = (op.output_shape[-1], op.input_shape(0)[-1], 1, False, False)
     all_rows, rows = (Product(lists * each, *sizes) for each in (whole, count))
     is_alone = any(each.rows % SHARED_ROWS == 1 for each in (all_rows, rows))
     is_exact = not is_alone and has_same_bits(all_rows, rows, 0, op.threads)
     return of_first(op, slab, slab) if is_exact else None
+
+
+def _by_columns(op: OpView, slab: Slab) -> Sliced | None:
+    """Columns of a MatMulNBits in packets, each with its part of the matrix, scales, zero points and bias.
+
+    Measured with ONNX Runtime 1.32.0 (K 64 to 640, N 16 to 300, blocks of 16 to 128, 1 to 130 rows, 1, 2, 4 and 8
+    threads, zero points or none): of slabs that begin and end at a multiple of four none of 1,907 differed, of others
+    many. Of several rows of 8 bits at levels 0 and 1 a sixth did wherever they began: refused.
+    """
+    columns, rows = op.output_shape[-1], math.prod(op.output_shape[:-1])
+    if op.integer("bits", 4) > BLOCK_BITS[0] and op.integer("accuracy_level", 0) in FLOAT_SUMS and rows > 1:
+        return None
+    start = slab.start // PACKET_COLUMNS * PACKET_COLUMNS
+    stop = min(columns, -(-slab.stop // PACKET_COLUMNS) * PACKET_COLUMNS)
+    needs: list[Slab | None] = [None]
+    for shape in op.inputs[1:]:
+        each = 0 if shape is None else shape[0] // columns  # of a list of numbers, so many are of one column
+        needs.append(None if shape is None else Slab(0, start * each, stop * each))
+    return Sliced(tuple(needs), Slab(slab.axis, start, stop), {"N": stop - start})
 
 
 def block_gather(op: OpView, slab: Slab) -> Sliced | None:

@@ -76,7 +76,8 @@ class SliceRule:
     attributes only, so that what it says of an op holds for the same op with other weights. `whole_in_loops`: why it is
     not cut where sizes vary, though it is at one size; else it is. `items_apart`: what is said of items of a batch
     holds for any of them, and where it holds for small items it does for larger ones. `adds` says what they add up, if
-    that can be done part by part. `in_turn` is how they are cut where parts run one after the other and hand states
+    that can be done part by part. `takes_for_one_item`: workspace is that of one item of the batch, however many there
+    are. `in_turn` is how they are cut where parts run one after the other and hand states
     on, `hands_on` which states these are.
     """
 
@@ -101,6 +102,7 @@ class SliceRule:
     in_turn: Callable[[OpView, Slab], Sliced | None] | None = None
     hands_on: Callable[[OpView], HandedOn | None] | None = None
     items_apart: bool = False
+    takes_for_one_item: bool = False
     adds: Adds | None = None
 
     @property

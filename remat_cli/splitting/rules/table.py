@@ -320,9 +320,16 @@ RECORDS: tuple[SliceRule, ...] = (
     SliceRule(attention.rotary, dict.fromkeys((ONNX, CONTRIB), "RotaryEmbedding"), Why.ALONE),
     SliceRule(
         quantised.convolution,
-        {ONNX: "QLinearConv ConvInteger", CONTRIB: "QLinearConv"},
+        {ONNX: "QLinearConv", CONTRIB: "QLinearConv"},
         Why.INTEGERS,
         reads_no_constants=True,
+    ),
+    SliceRule(
+        quantised.convolution,
+        {ONNX: "ConvInteger"},
+        Why.INTEGERS,
+        reads_no_constants=True,
+        takes_for_one_item=True,
     ),
     SliceRule(quantised.pooling, {CONTRIB: "NhwcMaxPool QLinearAveragePool"}, Why.ASKED),
     SliceRule(quantised.concatenation, {CONTRIB: "QLinearConcat"}, Why.ALONE),

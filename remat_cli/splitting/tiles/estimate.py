@@ -217,7 +217,8 @@ def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
         return costs[step.op].workspace_bytes
     if not isinstance(step, RunStep) or not costs[step.work.op].workspace_bytes:
         return 0
-    return int(costs[step.work.op].workspace_bytes * _share(step, view))
+    is_by_items = step.work.sliced.makes.axis == 0 and view.rules[step.work.op].takes_for_one_item
+    return int(costs[step.work.op].workspace_bytes * (1 if is_by_items else _share(step, view)))
 
 
 def step_time_ns(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
