@@ -92,7 +92,13 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
     is_for_form = (
         planned.prepared.layout is None or answer.plan is None
     )  # else a plan heeds copies in other layouts too
-    if is_for_form and planned.prepared.conditions.may_be_steady and _costs_more(answer, first):
+    may_be_steady = is_for_form and planned.prepared.conditions.may_be_steady
+    if (
+        may_be_steady
+        and first.plan is not None
+        and not first.question.least
+        and (answer.plan is None or answer.plan.time_ns > FORM_TIME_SHARE * first.plan.time_ns)
+    ):  # room for the small tensors of a form took the plan, or made it slower
         plain_answer, plain = build(first, planned.prepared.without_form())
         if not _excess_bytes(plain_answer, plain):
             answer, written = plain_answer, plain
@@ -139,13 +145,6 @@ def _heeding_layouts(
         run = replace(again.run, plan=simulate(first.question.problem, again.plan.schedule))
         found = replace(again, question=first.question, run=run)
     return None
-
-
-def _costs_more(answer: BudgetAnswer, first: BudgetAnswer) -> bool:
-    """Whether making room for the small tensors of a form took the plan, or made it slower."""
-    if first.plan is None or first.question.least:
-        return False
-    return answer.plan is None or answer.plan.time_ns > FORM_TIME_SHARE * first.plan.time_ns
 
 
 def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from remat_cli.base.units import format_bytes
-from remat_cli.core.files.plan_file import PlanFile, Promise
+from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
@@ -203,7 +203,8 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     is_blocking = splitting is None and floor.ops[0] is not None and floor.bytes[0] == whole_floor
     peak_at = fullest_step(promise.memory_bytes)
     peak_op = None if peak_at is None else promise.order[peak_at]
-    step = None if peak_at is None else _op_step(promise, peak_at)
+    gates = set(promise.gates)  # which are no steps of the schedule: at one, the step before it counts
+    step = None if peak_at is None else max(0, sum(op not in gates for op in promise.order[: peak_at + 1]) - 1)
     workspace = 0 if peak_op in promise.gates else _workspace_bytes(plan, step)
     learning = Learning() if file.verification is None else file.verification.learning
     alive = () if step is None else alive_at(file.graph, problem, plan, step)
@@ -245,12 +246,6 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         runs=promise.runs,
         warnings=warnings,
     )
-
-
-def _op_step(promise: Promise, place: int) -> int:
-    """The step of the schedule at a place in the order of a written model, or before it where a gate is there."""
-    gates = set(promise.gates)
-    return max(0, sum(name not in gates for name in promise.order[: place + 1]) - 1)
 
 
 def _workspace_bytes(plan: Plan, step: int | None) -> int:

@@ -29,17 +29,14 @@ Rule = Callable[[PagedProblem, Choice], float]
 """How much a gap is worth paging: the one with the most goes first."""
 
 
-def _most_slack(problem: PagedProblem, choice: Choice) -> float:
-    """Time of the steps in the gap, less that of moving the tensor twice."""
-    inside = sum(problem.durations[choice.since + 1 : choice.until])
-    return inside - sum(problem.transfer_ticks(choice.tensor, way) for way in ("write", "read"))
-
-
 RULES: tuple[Rule, ...] = (
     lambda problem, choice: choice.until,  # needed again last
     lambda problem, choice: -problem.tensors[choice.tensor].uses[0],  # made first
     lambda problem, choice: problem.tensors[choice.tensor].size_bytes,  # the largest
-    _most_slack,
+    lambda problem, choice: (  # time of the steps in the gap, less that of moving the tensor twice
+        sum(problem.durations[choice.since + 1 : choice.until])
+        - sum(problem.transfer_ticks(choice.tensor, way) for way in ("write", "read"))
+    ),
 )
 LEADS = (1, 2)  # how many times what it takes a read starts ahead
 
