@@ -126,12 +126,13 @@ class _Labels:
         """The axis of every op that is to be cut."""
         ops = [op for op in self.order if op in self.choices]
         self._settle(ops, [*reversed(ops)], self._cost_behind)
-        from_behind, cost = dict(self.axis), self._all_cost
-        # axes that the last ops ask for may meet those of the first where most is held
-        self.axis = {op: choices[0] for op, choices in self.choices.items()}
-        self._settle(ops, ops, self._cost_before)
-        if self._all_cost >= cost:
-            self.axis = from_behind
+        if any(ITEMS not in self.choices[op] and self._takes_for_one_item(op) for op in ops):
+            # the items that the last ops ask for may meet the rows of the first where most is held
+            from_behind, cost = dict(self.axis), self._all_cost
+            self.axis = {op: choices[0] for op, choices in self.choices.items()}
+            self._settle(ops, ops, self._cost_before)
+            if self._all_cost >= cost:
+                self.axis = from_behind
         # cut small ops between large ones too where bands can go through: whole, they would hold up all of them
         choices = {op: self._choices(op) for op in self._between}
         for op in (op for op in self.order if choices.get(op)):
@@ -224,7 +225,8 @@ class _Labels:
 
     def _takes_for_one_item(self, op: int) -> bool:
         """Whether an op takes as much for itself, and that is much, for one item of the batch as for all."""
-        return op in self.rules.workspaces and self.view.rules[op].takes_for_one_item
+        is_large = op in self.rules.workspaces and self.view.ops[op].output_shape[ITEMS] > 1
+        return is_large and self.view.rules[op].takes_for_one_item
 
     def _reads_much(self, op: int) -> bool:
         """Whether an op is a convolution of which each channel reads too much, all of its input, to be made by itself.
