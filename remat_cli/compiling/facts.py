@@ -4,16 +4,13 @@ from typing import Any
 
 import msgspec
 
-from remat_cli.core.schedule.graph import Graph, TensorType
+from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.resident import ProcessMemory
-from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.runtime.measure.profile_cache import CacheScope, ProfileCache, provenance
-from remat_cli.runtime.measure.profilers import LONG_RUN_NS, Measured
+from remat_cli.runtime.measure.profilers import Measured
 from remat_cli.runtime.measure.turns import RunFigures
-from remat_cli.runtime.observe.capped import Options
-from remat_cli.runtime.observe.sight import Sight
 
 RUNS, WARMUPS = 4, 1
 
@@ -22,14 +19,13 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """What runs of the optimised model showed; with `measured` it is kept in the profile cache.
 
     `packed_bytes` is None where the runtime does not count them. `smallest_cap_bytes` is the least arena under which a
-    default session runs it, once a verification has found it, and `failed_caps` the largest under which sessions were
-    seen to fail, by their options. Of a split model: `has_same_bits` is false where its
+    default session runs it, once a verification has found it. Of a split model: `has_same_bits` is false where its
     outputs are only close to those of the whole one, and `relative_time` is how long a run takes, as a multiple of the
     whole model's. Of a whole model: `can_be_raised` says whether it has the same bits under the newer opset that
     filling tiles in place needs (None: not tried), `alike` are keys of user's files whose outputs it was seen to have,
     to the last bit, at these sizes, `given` is a digest of these outputs by such a key, and `processes` what processes
     hold that load and run such a file, by how they do. `alone` are figures of sessions on the model that verification
-    compares with, by which sessions these are, and `sighted` those of its first look, by what it was fed.
+    compares with, by which sessions these are.
     """
 
     types: dict[str, tuple[TensorType, ...]]
@@ -43,36 +39,6 @@ class ModelFacts(msgspec.Struct, frozen=True):
     given: dict[str, str] = {}
     processes: dict[str, ProcessMemory] = {}
     alone: dict[str, tuple[RunFigures, ...]] = {}
-    sighted: dict[str, RunFigures] = {}
-    failed_caps: dict[Options, int] = {}
-
-    @property
-    def has_long_runs(self) -> bool:
-        """Whether runs were so long that one run of a model like it tells what its ops cost."""
-        return bool(self.sighted) and self.measured is not None and self.measured.run_ns > LONG_RUN_NS
-
-
-def facts_of(seen: Sight, reference: Any, inputs: tuple[TensorType, ...], fed: str = "") -> ModelFacts:
-    """What a first look at a model showed, its costs in the order of the graph; none where an op is missing.
-
-    `fed` stands for what it was fed, where that is to be known with its figures.
-    """
-    facts, measured = ModelFacts(seen.types | {INPUTS: inputs}, seen.baseline_bytes), seen.measured
-    if seen.figures is not None:
-        facts = msgspec.structs.replace(facts, sighted={fed: seen.figures})
-    if measured is None:
-        return facts
-    return in_order_of(to_graph(reference, facts.types), msgspec.structs.replace(facts, measured=measured))
-
-
-def in_order_of(graph: Graph, facts: ModelFacts) -> ModelFacts:
-    """Facts whose costs are in the order of a graph; without costs where an op has none."""
-    measured = facts.measured
-    costs = {} if measured is None else {cost.name: cost for cost in measured.ops}
-    if measured is not None and all(op.name in costs for op in graph.ops):
-        ordered = msgspec.structs.replace(measured, ops=tuple(costs[op.name] for op in graph.ops))
-        return msgspec.structs.replace(facts, measured=ordered)
-    return msgspec.structs.replace(facts, measured=None)
 
 
 def cache_scope(spec: DeviceSpec, conditions: Conditions) -> CacheScope:

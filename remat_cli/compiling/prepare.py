@@ -16,7 +16,7 @@ from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.processes import available_cores, has_glibc, memory_limited, spare_memory_bytes
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
-from remat_cli.compiling.facts import WARMUPS, ModelFacts, facts_of, known_facts_of, remember_facts
+from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
 from remat_cli.compiling.optimise import AS_BOUND, MOST_PASSES, OptimisedAs, digest_of, optimise
 from remat_cli.compiling.original import Original, as_read, original_of
@@ -42,7 +42,7 @@ from remat_cli.onnx_io.read.load import (
 )
 from remat_cli.onnx_io.read.phases import carry_phases
 from remat_cli.onnx_io.read.seeds import give_seeds
-from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.read.told_inputs import told_inputs
 from remat_cli.onnx_io.sizes.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
@@ -50,11 +50,10 @@ from remat_cli.ort_rules.layout import WholeLayout, whole_layout
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.ort_rules.versions import ends_of
-from remat_cli.runtime.measure.profilers import LONG_RUN_NS, LONG_SECONDS, ProfileRequest
+from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
 from remat_cli.runtime.measure.turns import digest_of as digest_of_outputs
 from remat_cli.runtime.observe.resident import can_measure_resident
-from remat_cli.runtime.observe.sight import FEWEST_WARM, Sight, Warm, look
-from remat_cli.runtime.sessions._ort import pack_all
+from remat_cli.runtime.observe.sight import Sight, look
 from remat_cli.runtime.sessions.array_file import shapes_of
 from remat_cli.runtime.sessions.feeds import feeds_of
 from remat_cli.runtime.sessions.session import Observation, SessionSettings, first_sight, outputs_of, run_profiled
@@ -406,9 +405,8 @@ class _Search:
         facts, seen = known_facts_of(digest, conditions), None
         if facts is None or was_measured_by_a_look(facts, conditions) or may_lack_memory(facts, conditions):
             with refusals_of(source.path, "ONNX Runtime fails to run", self._next_step):
-                more = () if conditions.family is not None else self.original.feeds[1:]
-                seen = look_on(found.path, reference, (self.feeds, *more), conditions)
-            fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)), self.original.key)
+                seen = first_look(found.path, reference, self.feeds, conditions)
+            fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
             facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)
         return _Found(optimised_as, found.path, reference, digest, facts, seen)
 
@@ -425,8 +423,7 @@ class _Search:
         if original.key in found.facts.alike:
             return True
         is_left, family = self.conditions.is_left, self.conditions.family
-        is_known = found.seen is not None and not is_left and family is None
-        known = (found.seen.outputs, *found.seen.more_outputs) if found.seen is not None and is_known else ()
+        known = () if found.seen is None or is_left or family is not None else (found.seen.outputs,)
         settings = compared_settings(self.conditions)
         with refusals_of(self.source.path, "ONNX Runtime fails to run"):
             rest = outputs_of(found.path, original.feeds[len(known) :], settings)
@@ -516,28 +513,6 @@ def first_look(path: Path, reference: Any, feeds: Mapping[str, Any], conditions:
     return Sight(seen.types, seen.baseline_bytes, seen.outputs, None)
 
 
-def look_on(path: Path, reference: Any, fed: Sequence[Mapping[str, Any]], conditions: Conditions) -> Sight:
-    """`first_look` on the first of what a model is fed; of one for one size, where runs are long, also on the others.
-
-    Its costs are then those of warm runs, if the sessions of a look are those in which ops are measured.
-    """
-    request = profile_request(conditions, conditions.device, 1, reference)
-    is_on_cpu = len(conditions.devices) == 1 and conditions.device.provider == CPU
-    if conditions.family is not None or not is_on_cpu or request.settings != exact_settings(conditions):
-        return first_look(path, reference, fed[0], conditions)
-    warm = Warm(LONG_RUN_NS, FEWEST_WARM, tuple(map(pack_all, fed[1:])))
-    return look(path, fed[0], request, warm)
-
-
-def look_once(path: Path, reference: Any, feeds: Mapping[str, Any], conditions: Conditions) -> Sight:
-    """What one run of a model shows, and where that is long, if not as long as elsewhere, what its ops cost.
-
-    Raises:
-        RuntimeFailure: the runtime refuses or fails to run the model.
-    """
-    return look(path, feeds, profile_request(conditions, conditions.device, 1, reference), Warm(LONG_RUN_NS))
-
-
 def was_measured_by_a_look(facts: ModelFacts, conditions: Conditions) -> bool:
     """Whether a run is so long that another look, which gives outputs too, is shorter than asking whether costs hold.
 
@@ -553,6 +528,18 @@ def may_lack_memory(facts: ModelFacts, conditions: Conditions) -> bool:
         return False
     largest_bytes = max(sum(map(size_bytes, kinds)) for kinds in facts.types.values())
     return MOST_LARGEST * largest_bytes > spare_memory_bytes()
+
+
+def facts_of(seen: Sight, reference: Any, inputs: tuple[TensorType, ...]) -> ModelFacts:
+    """What a first look at a model showed, its costs in the order of the graph; none where an op is missing."""
+    facts, measured = ModelFacts(seen.types | {INPUTS: inputs}, seen.baseline_bytes), seen.measured
+    if measured is None:
+        return facts
+    costs, ops = {cost.name: cost for cost in measured.ops}, to_graph(reference, facts.types).ops
+    if any(op.name not in costs for op in ops):
+        return facts
+    ordered = msgspec.structs.replace(measured, ops=tuple(costs[op.name] for op in ops))
+    return msgspec.structs.replace(facts, measured=ordered)
 
 
 def observe(model: Path, feeds: Mapping[str, Any], conditions: Conditions) -> Observation:

@@ -96,7 +96,9 @@ def profile_beside(
         settings = profile_request(conditions, spec, RUNS).default_settings
         if prepared.was_long and measured is not None:
             relative = prepared.facts.relative_time
-            _store(cache, scope, prepared, measured, expected_ns)
+            cache.store_ops(scope, _least_costs(prepared, measured))
+            cache.store_bodies(scope, _bodies(prepared, measured))
+            cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(prepared.facts))
             known = cache.op_costs(scope, prepared.signatures)
         elif not is_trusted and not (is_known and is_right_now(prepared, expected_ns, settings)):
             request = profile_request(conditions, spec, RUNS - is_known, prepared.reference)
@@ -106,8 +108,13 @@ def profile_beside(
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns
                 measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
-            facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
-            _store(cache, scope, replace(prepared, facts=facts), measured, expected_ns)
+            whole = WholeTime(measured.run_ns, measured.run_noise_percent)
+            replace_known = is_known and is_wrong(prepared, expected_ns, whole)
+            cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
+            cache.store_bodies(scope, _bodies(prepared, measured))
+            if conditions.inputs is None:
+                facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
+                cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
             known = cache.op_costs(scope, prepared.signatures)
         bodies = cache.bodies(scope, prepared.signatures)
     ops = tuple(zip(prepared.graph.ops, prepared.signatures, strict=True))
@@ -130,19 +137,6 @@ def profile_beside(
         bodies={op.name: bodies[signature] for op, signature in ops if signature in bodies},
     )
     return profile, relative
-
-
-def _store(cache: ProfileCache, scope: CacheScope, prepared: Prepared, measured: Measured, expected_ns: int) -> None:
-    """Keep what was measured, in place of costs that were `expected_ns` in all (0: not known), if those are wrong.
-
-    Of models fed the user's own inputs no facts are kept: shapes may depend on them.
-    """
-    whole = WholeTime(measured.run_ns, measured.run_noise_percent)
-    is_past = bool(expected_ns) and is_wrong(prepared, expected_ns, whole)
-    cache.store_ops(scope, _least_costs(prepared, measured), replace=is_past)
-    cache.store_bodies(scope, _bodies(prepared, measured))
-    if prepared.conditions.inputs is None:
-        cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(prepared.facts))
 
 
 def expected_ns_of(prepared: Prepared, known: Mapping[str, OpCost]) -> int:

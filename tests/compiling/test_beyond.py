@@ -190,7 +190,7 @@ def test_one_size_that_cannot_be_run_says_what_to_do(model, capsys, monkeypatch)
     def refuse(path, *words):
         raise RuntimeFailure("ONNX Runtime fails to run ", path.name, f": {NO_MEMORY}")
 
-    monkeypatch.setattr(prepare_stage, "look_on", refuse)
+    monkeypatch.setattr(prepare_stage, "first_look", refuse)
     assert main(["compile", str(model), "--budget", "50%", "--dim", "frames=1200", "-q"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert NO_MEMORY in line

@@ -13,8 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
-from remat_cli.base.progress import OPTIMISING, SPLITTING, WATCHING, Stage
-from remat_cli.compiling import facts, prepare, profile
+from remat_cli.base.progress import WATCHING, Stage
 from remat_cli.compiling.process.resident import RUNS
 from remat_cli.compiling.search.known_plans import FROM_CURVE, KnownPlans
 from remat_cli.onnx_io.write.apart import packed_apart, unpacked
@@ -160,19 +159,6 @@ def test_what_a_process_of_the_original_holds_is_measured_once(own_cache: Path) 
     assert again.verification.process.original == first.verification.process.original
     assert sum(each.runs for each in again.stages) < sum(each.runs for each in first.stages)
     assert sum(each.seconds for each in first.stages) == pytest.approx(first.seconds, rel=0.2)
-
-
-def test_a_long_model_is_seen_compared_and_measured_in_the_same_runs(own_cache, monkeypatch) -> None:
-    """Of the user's file two, of the optimised model a first one and two or three warm ones, of its tiles one."""
-    for stage in (prepare, facts):
-        monkeypatch.setattr(stage, "LONG_RUN_NS", 0)
-    monkeypatch.setattr(profile, "measure", lambda *words: pytest.fail("ops are measured in runs of their own"))
-    found, _ = compiled(wide_chain(own_cache / "chain.onnx"), "40%", verify="on", capped_run=False)
-    runs = {each.name: each.runs for each in found.stages}
-    assert 2 + 3 <= runs[OPTIMISING] <= 2 + 4
-    assert runs[SPLITTING] > 0
-    assert found.verification.outputs_identical
-    assert found.verification.is_peak_exact
 
 
 def test_what_sessions_on_the_original_showed_is_not_measured_again(own_cache: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from remat_cli.base.errors import MissingDependency
 from remat_cli.base.progress import Advance, Event, listening, silent
-from remat_cli.compiling import prepare as prepare_stage
 from remat_cli.compiling import profile as under_test
 from remat_cli.compiling.placed import copy_costs, profile_apart
 from remat_cli.compiling.prepare import prepare
@@ -131,7 +130,6 @@ def steady_machine(monkeypatch):
         return Measured(ops, whole[-1], 0)
 
     whole: list[int] = []
-    monkeypatch.setattr(prepare_stage, "LONG_RUN_NS", 10**12)  # first looks tell no costs
     monkeypatch.setattr(under_test, "measure", measured)
     monkeypatch.setattr(under_test, "time_whole", lambda *words: WholeTime(whole[-1], 0.0))
     monkeypatch.setattr(under_test, "are_others_in_the_way", lambda before: False)

@@ -59,9 +59,7 @@ def test_failure_for_another_reason_than_memory_is_no_answer(model):
 def caps_of(monkeypatch):
     """What a search answers for models that run from these caps on; and the caps that were tried, by model."""
 
-    def search(
-        needs, smallest, most_runs=4, least_seconds=0.0, failed_bytes=0
-    ) -> tuple[ApartAnswer, list[tuple[str, int]]]:
+    def search(needs, smallest, most_runs=4, least_seconds=0.0) -> tuple[ApartAnswer, list[tuple[str, int]]]:
         tried = []
 
         def runs(trial: Trial) -> bool:
@@ -71,7 +69,7 @@ def caps_of(monkeypatch):
 
         monkeypatch.setattr(caps, "runs_under", runs)
         models = (CapJob(name, (), EXACT, 0, needs[name], 10) for name in ("ours", "theirs"))
-        job = ApartJob(*models, needs["ours"], needs["theirs"], most_runs, least_seconds, failed_bytes)
+        job = ApartJob(*models, needs["ours"], needs["theirs"], most_runs, least_seconds)
         return find_apart(job), tried
 
     return search
@@ -84,13 +82,6 @@ def test_two_runs_tell_models_apart_as_a_rule(caps_of):
     answer, tried = caps_of(NEEDS, {"ours": 700, "theirs": 950})
     assert answer == ApartAnswer(799, False, 2)
     assert tried == [("ours", 799), ("theirs", 799)]
-
-
-@pytest.mark.parametrize(("failed_bytes", "control"), [(799, []), (798, [("theirs", 799)])])
-def test_under_a_cap_at_which_it_failed_before_the_original_is_not_run_again(caps_of, failed_bytes, control):
-    answer, tried = caps_of(NEEDS, {"ours": 700, "theirs": 950}, failed_bytes=failed_bytes)
-    assert answer == ApartAnswer(799, False, len(tried))
-    assert tried == [("ours", 799), *control]
 
 
 def test_where_gaps_are_large_caps_rise(caps_of):

@@ -8,13 +8,7 @@ from remat_cli.core.values.verification import OneModelSeen
 
 
 def remember_cap(prepared: Prepared, verification: OneModelSeen, conditions: Conditions) -> None:
-    """Keep the original's smallest cap, and under which it failed, which depends on nothing that a plan changes."""
-    if verification.capped_run_ok and verification.capped_run_bytes and verification.cap_options:
-        facts = known_facts_of(prepared.reference_sha256, conditions)
-        known = {} if facts is None else facts.failed_caps
-        most_bytes = max(verification.capped_run_bytes, known.get(verification.cap_options, 0))
-        failed = {**known, verification.cap_options: most_bytes}
-        remember_facts(prepared.reference_sha256, conditions, failed_caps=failed)
+    """Keep the original's smallest cap, which takes long to find and depends on nothing that a plan changes."""
     found = verification.original_smallest_cap_bytes
     if found is not None and verification.cap_options == "default" and prepared.facts.smallest_cap_bytes is None:
         remember_facts(prepared.reference_sha256, conditions, smallest_cap_bytes=found)

@@ -29,7 +29,6 @@ from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.ort_rules.lessons import Lesson
 from remat_cli.ort_rules.primers import PREFIX as PRIMERS
 from remat_cli.ort_rules.primers import SMALL_COPIES_BYTES
-from remat_cli.runtime.measure.profilers import LONG_RUN_NS
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.sessions.session import outputs_of
@@ -96,10 +95,8 @@ def _verified(
     key = alone_key(request, whole.original.key)
     facts = known_facts_of(whole.reference_sha256, whole.conditions)
     known = None if facts is None or checks.mode == "thorough" else facts.alone.get(key)
-    sighted = whole.facts.sighted.get(whole.original.key)
     with _blamed_on_machine(whole):
-        given = replace(request, known_alone=known, known_exact=sighted)
-        report, lessons, alone = verify_closely(given, progress.advance)
+        report, lessons, alone = verify_closely(replace(request, known_alone=known), progress.advance)
     if facts is not None and known is None and alone:
         remember_facts(whole.reference_sha256, whole.conditions, alone={**facts.alone, key: alone})
     return report, lessons
@@ -137,7 +134,6 @@ def _request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReque
         device=plan.device,
         custom_ops=plan.request.custom_ops,
         original_cap_bytes=whole.facts.smallest_cap_bytes,
-        original_failed_caps=whole.facts.failed_caps,
         may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
         has_block=promise.runs is None or promise.runs.ballast_bytes is None,
         original=whole.original.path if whole.conditions.may_be_alone and not plan.request.portable else None,
@@ -217,6 +213,5 @@ def _process(
         is_mapped=bool(whole.source.data_files),
         is_limited=checks.capped_run and (checks.mode == "thorough" or plan.request.process_budget_bytes is not None),
         known=None if whole.runnable is not None else known_process(whole),
-        is_long=plan.solved.time_ns > LONG_RUN_NS,
     )
     return see_processes(request, progress.advance)

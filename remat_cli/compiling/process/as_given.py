@@ -11,9 +11,8 @@ from pathlib import Path
 
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
-from remat_cli.compiling.facts import facts_of
 from remat_cli.compiling.platform import Platform
-from remat_cli.compiling.prepare import Prepared, first_look, types_of
+from remat_cli.compiling.prepare import Prepared, facts_of, first_look, types_of
 from remat_cli.compiling.process.forecast import model_forecast
 from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.profile import profile_model

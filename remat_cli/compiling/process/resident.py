@@ -23,7 +23,7 @@ from remat_cli.runtime.sessions.session import SessionSettings
 
 RUNS, THOROUGH_RUNS = 3, 5
 SETTLING_RUNS = 8  # without an arena the system's heap goes on growing for some runs: with three it looks far smaller
-LEAST_RUNS = 2  # a first one and a later one: of a third, which turns show too, counters of the arena tell
+LEAST_RUNS = 2  # a first one and a later one
 PACKED_LOADS = 3  # processes that load packed copies
 LIMITED_RUNS = 3
 LEAST_BETWEEN_BYTES = 4 * 2**20  # closer than this, noise of a process decides which one dies
@@ -35,8 +35,7 @@ class ResidentRequest:
     """Two models, how they are run, and what was predicted of the second; `is_mapped`: the first has a data file.
 
     `at_once` runs are under way in one session. `reference` is None where the machine cannot run the first. What is
-    `known` of the first, from a process that ran just like it, is not measured again. Where a run `is_long` there are
-    no more than two, as in what is known of the first.
+    `known` of the first, from a process that ran just like it, is not measured again.
     """
 
     reference: Path | None
@@ -52,7 +51,6 @@ class ResidentRequest:
     is_mapped: bool = False
     at_once: int = 1
     known: ProcessMemory | None = None
-    is_long: bool = False
 
 
 def see_processes(request: ResidentRequest, advance: Advance = ignore_progress) -> ProcessSeen | None:
@@ -104,8 +102,6 @@ def _seen(request: ResidentRequest, model: Path, advance: Advance) -> list[Resid
     drops may differ from one to the next.
     """
     feeds, runs = pack_all(request.feeds), THOROUGH_RUNS if request.is_thorough else RUNS
-    if request.is_long and not request.is_thorough and request.at_once == 1:
-        runs = LEAST_RUNS
     if not request.settings.has_arena:
         runs = SETTLING_RUNS
     once = ResidentJob(str(model.resolve()), feeds, request.settings, runs, 1, request.is_traced, request.at_once)

@@ -8,9 +8,9 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.compiling.blame import blamed_on
-from remat_cli.compiling.facts import ModelFacts, facts_of, known_facts_of
+from remat_cli.compiling.facts import ModelFacts, known_facts_of
 from remat_cli.compiling.optimise import digest_of, optimise
-from remat_cli.compiling.prepare import Prepared, as_planned, first_look
+from remat_cli.compiling.prepare import Prepared, as_planned, facts_of, first_look
 from remat_cli.compiling.search.split_model import in_place_of
 from remat_cli.onnx_io.read.interface import interface_of
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph

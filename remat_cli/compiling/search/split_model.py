@@ -9,14 +9,7 @@ import msgspec
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import blamed_on
-from remat_cli.compiling.facts import (
-    ModelFacts,
-    facts_scope,
-    in_order_of,
-    known_facts,
-    known_facts_of,
-    remember_facts,
-)
+from remat_cli.compiling.facts import ModelFacts, facts_scope, known_facts, known_facts_of, remember_facts
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
 from remat_cli.compiling.optimise import digest_of, optimise
 from remat_cli.compiling.planned import Answered
@@ -26,7 +19,6 @@ from remat_cli.compiling.prepare import (
     compared_settings,
     default_settings,
     exact_settings,
-    look_once,
     observe,
 )
 from remat_cli.compiling.profile import profile_beside
@@ -91,21 +83,19 @@ def _prepare_split(
     reference = as_planned(found.path, model, interface_of(whole.reference), whole.optimised_as)
     reference = carry_whole_names(model, reference)
     digest = digest_of(found, conditions, whole.optimised_as)
-    facts, is_fresh = None if conditions.is_left else known_facts_of(digest, conditions), False
+    facts = None if conditions.is_left else known_facts_of(digest, conditions)
     if facts is None or not (facts.has_same_bits or may_reassociate):
         with blamed_on(whole.source.path, "ONNX Runtime fails to run the tiles of"):
-            facts, is_fresh = _compared(found.path, reference, whole, conditions, may_reassociate), True
+            facts = _compared(found.path, whole, conditions, may_reassociate)
     if facts is None:
         return None
     graph = to_graph(reference, facts.types)
     graph = reordered(graph, tile_order(model, graph))
-    if is_fresh:
-        facts = in_order_of(graph, facts)
     if whole.layout is not None:
         graph = run_once(graph, reference, whole.layout)
-    was_long = is_fresh and facts.measured is not None
-    split = replace(whole, reference=reference, reference_path=found.path, reference_sha256=digest)
-    return in_place_of(split, graph, facts, was_long=was_long)
+    return in_place_of(
+        replace(whole, reference=reference, reference_path=found.path, reference_sha256=digest), graph, facts
+    )
 
 
 def differing_in_layout(whole: Prepared, model: Any) -> frozenset[str]:
@@ -218,17 +208,16 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
     Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
     split one with its tiles in order, without which it finds less in the processor's caches; the op times of the split
     model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other. Of a
-    model for many sizes whose runs are long the first run of each is taken. Where its first run, just now, was long,
-    ops are not measured again. Where this machine cannot run the whole one at these sizes, that is done at smaller
-    ones. After `most_seconds`, which are left to the search, few runs are enough.
+    model for many sizes whose runs are long the first run of each is taken. Where this machine cannot run the whole one
+    at these sizes, that is done at smaller ones. After `most_seconds`, which are left to the search, few runs are
+    enough.
 
     Raises:
         RuntimeFailure: a model fails to run.
         MissingDependency: a device cannot be used.
     """
     conditions, path = split.conditions, split.reference_path.with_name("in_order.onnx")
-    is_compared = split.was_long and conditions.family is not None
-    tiles = split if is_compared else replace(split, reference_path=save_in_order(split, whole.profile, path))
+    tiles = split if split.was_long else replace(split, reference_path=save_in_order(split, whole.profile, path))
     beside = whole.prepared.reference_path
     turns = None if split.runnable is not None else beside
     profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress, most_seconds)
@@ -247,40 +236,29 @@ def _relative_time(split: Prepared, beside: Path, progress: Progress) -> float:
     is enough memory for both.
     """
     conditions = split.conditions
-    settings, warmups = default_settings(conditions), 1
-    if split.was_long and conditions.family is None:  # without the block of the memory pattern the second run is warm
-        settings, warmups = msgspec.structs.replace(settings, has_pattern=False), 0
+    settings = default_settings(conditions)
     models = (lean_form(beside, settings), lean_form(split.reference_path, settings))
     runnable = split.runnable
     smaller = None if runnable is None else runnable.smaller
     try:
         feeds = split.feeds if runnable is None else runnable.at.feeds
-        whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance, warmups)
+        whole_ns, split_ns = time_in_turn(models, feeds, settings, progress.advance)
     except RuntimeFailure as failure:
         if smaller is None or not lacks_memory(failure):
             raise
-        whole_ns, split_ns = time_in_turn(models, smaller.feeds, settings, progress.advance, warmups)
+        whole_ns, split_ns = time_in_turn(models, smaller.feeds, settings, progress.advance)
     relative = split_ns / max(1, whole_ns)
     remember_facts(split.reference_sha256, conditions, relative_time=relative)
     return relative
 
 
-def _compared(
-    split: Path, reference: Any, whole: Prepared, conditions: Conditions, may_reassociate: bool
-) -> ModelFacts | None:
-    """What a run of a split model shows, its costs too where runs of the whole one are long.
-
-    None where its outputs are not the whole one's, or not close as allowed.
-    """
-    if whole.facts.has_long_runs:
-        sight = look_once(split, reference, whole.feeds, conditions)
-        facts, found = ModelFacts(sight.types, sight.baseline_bytes, sight.measured), sight.outputs
-    else:
-        seen = observe(split, whole.feeds, conditions)
-        facts, found = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
+def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassociate: bool) -> ModelFacts | None:
+    """What a run of a split model shows; None where its outputs are not the whole one's, or not close as allowed."""
+    seen = observe(split, whole.feeds, conditions)
+    facts, found = ModelFacts(seen.types, seen.baseline_bytes), seen.outputs
     if conditions.is_left:  # as sessions open it, which work in blocks, and without those as other processors do
         plain = outputs_of(whole.reference_path, (whole.feeds,), exact_settings(conditions))[0]
-        if not (may_reassociate or have_same_bits(plain, found)):
+        if not (may_reassociate or have_same_bits(plain, seen.outputs)):
             return None
         found = outputs_of(split, (whole.feeds,), compared_settings(conditions))[0]
     if whole.gives(found):

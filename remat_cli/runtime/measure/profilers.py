@@ -315,10 +315,10 @@ class Pace:
         if rounds >= self.rounds:
             is_full = seconds * (rounds + 1) / rounds > request.least_seconds
             is_noisy = not self.is_long and seconds < NOISY_SHARE * request.least_seconds
-            return is_full and (not is_noisy or all(map(are_settled, times)))
+            return is_full and (not is_noisy or all(map(_are_settled, times)))
         if rounds >= FEWEST_ROUNDS and seconds > request.most_seconds:
             return True
-        return rounds >= self.least and seconds > self.seconds and all(map(are_settled, times))
+        return rounds >= self.least and seconds > self.seconds and all(map(_are_settled, times))
 
     def is_profiled_enough(self, rounds: int, seconds: float, times: Sequence[Sequence[int]]) -> bool:
         """Whether the rounds that are left may go without a profiled run."""
@@ -350,13 +350,13 @@ def run_rounds(
     """
     path, request, pace = Path(job.timed or job.model), job.request, _pace(job, is_long=is_long)
     with (
-        profiled_session(path, request.settings, warm_options(request, request.settings)) as (session, runs),
+        profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(running(path)),
     ):
         settings = request.default_settings
         if job.beside is None:
             sessions = (
-                [session] if is_long else [session, open_session(path, settings, warm_options(request, settings))]
+                [session] if is_long else [session, open_session(path, settings, _warm_options(request, settings))]
             )
         else:
             beside = msgspec.structs.replace(settings, has_pattern=not is_long)
@@ -372,13 +372,13 @@ def run_rounds(
                 advance(len(sessions) * rounds + number + 1)
             rounds += 1
         is_over = is_long or time.monotonic() - begin >= request.most_seconds
-        if not is_over and not all(map(are_settled, warm)):
+        if not is_over and not all(map(_are_settled, warm)):
             _run_block(session, times[0], feeds, request)
     _, *plain = times
     return runs, (plain or times)[0], plain[1] if len(plain) > 1 else []
 
 
-def warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
+def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
     """Options of a session that is timed in turn with others, in the arena of this process where there is one."""
     options = in_turn_options(settings)
     if request.device == "cpu":
@@ -386,7 +386,7 @@ def warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
     return options
 
 
-def are_settled(times: Sequence[int]) -> bool:
+def _are_settled(times: Sequence[int]) -> bool:
     """Whether the two least times are nearly the same."""
     return noise_percent(times) <= SETTLED_PERCENT
 

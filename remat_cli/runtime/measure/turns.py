@@ -3,14 +3,13 @@
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from remat_cli.base.errors import RuntimeFailure
 from remat_cli.core.values.noise import TimeNoise, scatter_percent
 from remat_cli.ort_rules.lessons import MeasuredCurve
 from remat_cli.runtime.measure.busy import cpu_clock
@@ -53,19 +52,18 @@ class SessionRuns(msgspec.Struct, frozen=True):
 
 
 class RunJob(msgspec.Struct, frozen=True):
-    """Run one model in one session after the other; the first gets the tight arena where `is_tight`."""
+    """Run one model in one session after the other."""
 
     model: str
     feeds: tuple[tuple[PackedArray, ...], ...]
     sessions: tuple[SessionRuns, ...]
-    is_tight: bool = True
 
 
 class TurnsJob(msgspec.Struct, frozen=True):
     """Run two models in turn on the same inputs, each in a session of its own, then `rounds` more against the clock.
 
     Rounds go on while they end within LEAST_SECONDS; with none nothing is timed. With `compares` the outputs of each
-    turn are held against each other. With `second_only` there may be figures of the second model alone: the ops of a
+    turn are held against each other. With `second_only` there are figures of the second model alone: the ops of a
     user's file need no names of their own.
     """
 
@@ -124,9 +122,9 @@ class RunFigures(msgspec.Struct, frozen=True):
 class TurnFigures(msgspec.Struct, frozen=True):
     """What two models showed that ran in turn: figures, least times, likeness (None: not asked for), and runs.
 
-    `figures` are those of both, or of the second where two ops of the first have one name, `prints` what came out of
-    each in its runs. `runs` counts those of both models. Times are those of runs after each session's first; `noise`
-    says how far they may be off (None: nothing was timed).
+    `figures` are those of both or of the second, `prints` what came out of each in its runs. `runs` counts those of
+    both models. Times are those of runs after each session's first; `noise` says how far they may be off (None: nothing
+    was timed).
     """
 
     figures: tuple[RunFigures, ...]
@@ -138,13 +136,13 @@ class TurnFigures(msgspec.Struct, frozen=True):
 
 
 def run_model(job: RunJob, advance: Advance) -> tuple[RunFigures, ...]:
-    """Run a model in each of the sessions, one after the other."""
+    """Run a model in each of the sessions, one after the other; the first one gets the tight arena."""
     feeds = _unpacked(job.feeds)
     figures = []
     for number, session in enumerate(job.sessions):
         options = session_options(session.settings)
         wait_without_spinning(options)
-        if number == 0 and job.is_tight and session.settings.device == "cpu":
+        if number == 0 and session.settings.device == "cpu":
             share_arena(options)
         figures.append(_run_session(Path(job.model), [feeds[place] for place in session.on], session.settings, options))
         advance(number + 1, len(job.sessions))
@@ -176,23 +174,13 @@ def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
     noise = TimeNoise(scatter_percent(*all_times), *cpu_clock().since(before)) if job.rounds else None
     shown = list(zip(paths, profiled, prints, strict=True))
     return TurnFigures(
-        figures=tuple(_figures_of_turns(job, shown)),
+        figures=tuple(figures_of(path, runs, found) for path, (_, runs), found in shown[job.second_only :]),
         prints=tuple(map(tuple, prints)),
         times_ns=(min(all_times[0]), min(all_times[1])) if job.rounds else None,
         likeness=worst(alike) if job.compares else None,
         runs=2 * (len(turns) + len(timed[0])),
         noise=noise,
     )
-
-
-def _figures_of_turns(
-    job: TurnsJob, shown: Sequence[tuple[Path, tuple[Any, list[ProfiledRun]], Sequence[tuple[OutputPrint, ...]]]]
-) -> Iterator[RunFigures]:
-    """What the runs of each session showed; not of a first model that cannot show it and need not."""
-    for number, (path, (_, runs), prints) in enumerate(shown):
-        may_lack = job.second_only and number == 0
-        with contextlib.suppress(RuntimeFailure) if may_lack else contextlib.nullcontext():
-            yield figures_of(path, runs, prints)
 
 
 def _unpacked(feeds: Sequence[Sequence[PackedArray]]) -> list[dict[str, Array]]:
@@ -326,11 +314,7 @@ ROUNDS = 2
 
 
 def time_in_turn(
-    models: tuple[Path, Path],
-    feeds: Mapping[str, Array],
-    settings: SessionSettings,
-    advance: Advance = ignore_progress,
-    warmups: int = 1,
+    models: tuple[Path, Path], feeds: Mapping[str, Array], settings: SessionSettings, advance: Advance = ignore_progress
 ) -> tuple[int, int]:
     """Least time of a run of each of two models, in nanoseconds, in one fresh process in which runs alternate.
 
@@ -338,5 +322,5 @@ def time_in_turn(
         RuntimeFailure: the runtime refuses or fails to run a model.
     """
     paths = (str(models[0].resolve()), str(models[1].resolve()))
-    job = TimeJob(paths, pack_all(feeds), settings, ROUNDS, warmups)
+    job = TimeJob(paths, pack_all(feeds), settings, ROUNDS)
     return run_fresh(time_models, job, advance, settings.run_seconds)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from remat_cli.base.units import format_bytes
@@ -43,17 +43,6 @@ class ModelNeed:
 
 
 @dataclass(frozen=True)
-class KnownCaps:
-    """What earlier verifications showed of the original: its smallest cap in a default session, where it failed.
-
-    `failed` has the largest cap under which it was seen to fail, by kind of session.
-    """
-
-    smallest_bytes: int | None = None
-    failed: Mapping[Options, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class CappedRuns:
     """What capped runs showed. `are_apart`: the rewritten model runs where the original fails; None: not known.
 
@@ -71,25 +60,24 @@ class CappedRuns:
 
 def capped_runs(
     needs: Mapping[bool, tuple[ModelNeed, ModelNeed]],
-    known: KnownCaps,
+    original_cap_bytes: int | None,
     is_thorough: bool,
     most_runs: int,
     advance: Advance,
 ) -> CappedRuns:
     """The rewritten model and the original, by kind of session (True: exact), until one kind tells them apart.
 
-    Where no kind tells them apart, the answer is the first one's; that there is no such cap is known only if every
-    search came to its end.
+    `original_cap_bytes` is the original's smallest cap in a default session, where it is known. Where no kind tells
+    them apart, the answer is the first one's; that there is no such cap is known only if every search came to its end.
     """
     found: list[CappedRuns] = []
     for is_exact, (rewritten, original) in needs.items():
-        smallest_bytes = None if is_exact else known.smallest_bytes
+        known = None if is_exact else original_cap_bytes
         left = most_runs - sum(each.runs for each in found)
         if is_thorough:
-            found.append(_smallest_caps(rewritten, original, smallest_bytes))
+            found.append(_smallest_caps(rewritten, original, known))
         elif not found or left >= 2:
-            of_kind = replace(known, smallest_bytes=smallest_bytes)
-            found.append(_one_cap(rewritten, original, of_kind, left, advance))
+            found.append(_one_cap(rewritten, original, known, left, advance))
         if found[-1].are_apart:
             break
     runs = sum(each.runs for each in found)
@@ -102,14 +90,13 @@ def capped_runs(
 
 
 def _one_cap(
-    rewritten: ModelNeed, original: ModelNeed, known: KnownCaps, most_runs: int, advance: Advance
+    rewritten: ModelNeed, original: ModelNeed, known_bytes: int | None, most_runs: int, advance: Advance
 ) -> CappedRuns:
     """One cap under which the rewritten model runs and the original fails, from what both were seen to need."""
     job, other = rewritten.job, original.job
-    need_bytes = max(original.need_bytes, (known.smallest_bytes or 0) - 2 * other.tolerance_bytes)
+    need_bytes = max(original.need_bytes, (known_bytes or 0) - 2 * other.tolerance_bytes)
+    answer = find_apart(ApartJob(job, other, rewritten.need_bytes, need_bytes, most_runs), advance)
     options = _options(rewritten)
-    asked = ApartJob(job, other, rewritten.need_bytes, need_bytes, most_runs, failed_bytes=known.failed.get(options, 0))
-    answer = find_apart(asked, advance)
     if answer.cap_bytes is None:
         note = f"under {_named(options)} there is no cap at which only this model runs ({answer.runs} runs)"
         return CappedRuns(False if answer.is_settled else None, options=options, runs=answer.runs, notes=(note,))

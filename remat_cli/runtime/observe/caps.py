@@ -91,8 +91,7 @@ class ApartJob(msgspec.Struct, frozen=True):
     """A search for one cap under which the rewritten model runs and the original fails, without smallest caps.
 
     The needs are what each has in use at least. The search ends after `most_runs`, and goes on only while another
-    trial ends within `least_seconds`. Under `failed_bytes` the original was seen to fail before: under no more than
-    that it is not run again.
+    trial ends within `least_seconds`.
     """
 
     rewritten: CapJob
@@ -101,7 +100,6 @@ class ApartJob(msgspec.Struct, frozen=True):
     original_need_bytes: int
     most_runs: int
     least_seconds: float = 0.5
-    failed_bytes: int = 0
 
 
 class ApartAnswer(msgspec.Struct, frozen=True):
@@ -130,8 +128,6 @@ def find_apart(job: ApartJob, advance: Advance = ignore_progress) -> ApartAnswer
         if not runs_under(job.rewritten.trial(cap_bytes, 1)):
             bracket.failed(cap_bytes)
             continue
-        if cap_bytes <= job.failed_bytes:
-            return ApartAnswer(cap_bytes, False, runs)
         runs += 1
         advance(runs, job.most_runs)
         if not runs_under(job.original.trial(cap_bytes, 1)):

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from remat_cli.runtime.measure.turns import (
     run_model,
     time_in_turn,
 )
-from remat_cli.runtime.observe.capped import CappedRuns, KnownCaps, ModelNeed, capped_runs
+from remat_cli.runtime.observe.capped import CappedRuns, ModelNeed, capped_runs
 from remat_cli.runtime.sessions._ort import (
     Advance,
     ignore_progress,
@@ -238,29 +237,22 @@ def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _S
     """
     feeds, limit = request.all_packed_feeds, request.run_seconds
     model, reference = str(request.rewritten.resolve()), str(request.reference.resolve())
-    known, missing = _known_alone(request, program)
-    is_file = request.original is not None
+    reference_job = RunJob(reference, feeds, (*program.alone, *program.reference_alone))
     with contextlib.ExitStack() as stack:
         first_process = None
-        if missing:
-            reference_job = RunJob(reference, feeds, missing, is_tight=not known)
+        if request.known_alone is None:
             first_process = stack.enter_context(started(run_model, reference_job, fresh, limit))
         second_process = stack.enter_context(started(run_model, RunJob(model, feeds, program.alone), fresh, limit))
-        first = (*known, *(first_process.answer() if first_process else ()))
+        first = request.known_alone or (first_process.answer() if first_process else ())
         second = second_process.answer()
+    is_file = request.original is not None
     in_turn = reference if request.original is None else str(request.original.resolve()), model
     job = TurnsJob(in_turn, feeds, program.turns, program.rounds, request.may_reassociate, second_only=is_file)
     turns = run_fresh(run_in_turns, job, advance, limit)
-    later: tuple[SessionRuns, ...] = ()
-    if len(first) < len(program.alone) + len(program.reference_alone):
-        if _is_as_alone(turns, first[0], request.workspace):
-            first = (*first, turns.figures[0])
-        else:
-            later = program.reference_alone
-            first = (*first, *run_fresh(run_model, RunJob(reference, feeds, later, is_tight=False), seconds=limit))
     original = _Original(first[0], first[1] if len(first) > 1 else turns.figures[0], turns.prints[0])
     rewritten = _Sessions(second[0], turns.figures[-1], second[1] if request.portable else turns.figures[-1])
-    runs = sum(len(session.on) for session in (*program.alone, *missing, *later)) + turns.runs
+    apart = (*program.alone, *(() if request.known_alone else (*program.alone, *program.reference_alone)))
+    runs = sum(len(session.on) for session in apart) + turns.runs
     # What both gave for the same inputs, with the original's own in turn where it was fed them there.
     fed = program.alone[0].on, program.turns.on
     wanted = dict(zip(fed[0], original.exact.prints, strict=True)) | dict(zip(fed[1], original.prints, strict=True))
@@ -271,26 +263,6 @@ def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _S
     if request.is_left:
         pairs = (*pairs, (original.default.prints, rewritten.default.prints))
     return _Shown(original, rewritten, turns, runs, pairs, alone=first)
-
-
-def _known_alone(request: VerifyRequest, program: _Program) -> tuple[tuple[RunFigures, ...], tuple[SessionRuns, ...]]:
-    """What is known of sessions on the original alone, the first of them, and those that are opened before its turns.
-
-    A default one after them, where the user's file has not shown in its turns what one on the optimised original would.
-    """
-    sessions = program.alone
-    if request.known_alone is not None:
-        return request.known_alone, ()
-    if request.known_exact is not None and sessions[0] == SessionRuns(request.settings(exact=True), (0,)):
-        return (request.known_exact,), sessions[1:]
-    return (), sessions
-
-
-def _is_as_alone(turns: TurnFigures, exact: RunFigures, workspace: Mapping[str, int]) -> bool:
-    """Whether the user's file ran in its turns what the optimised original is; ops with workspace need their names."""
-    if len(turns.figures) < 2 or len(turns.figures[0].executed) != len(exact.executed):
-        return False
-    return {name for name in exact.executed if workspace.get(name)} <= set(turns.figures[0].executed)
 
 
 def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
@@ -431,8 +403,7 @@ def _capped(
         )
         for is_exact in kinds
     }
-    known = KnownCaps(request.original_cap_bytes, request.original_failed_caps)
-    return capped_runs(needs, known, request.mode == "thorough", most_runs, advance)
+    return capped_runs(needs, request.original_cap_bytes, request.mode == "thorough", most_runs, advance)
 
 
 def _need(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from remat_cli.core.values.verification import VerifyMode
 from remat_cli.ort_rules.forecast import SessionForecast
@@ -58,13 +57,11 @@ class VerifyRequest:
     default session loads it, so only exact sessions are held to the promise; where it `is_left` to sessions to bring
     into a layout, outputs and memory of a default one are promised too,
     memory not where it `is_elsewhere`, for processors of another kind. `original_cap_bytes` is the smallest cap
-    of `reference` with default options where an earlier verification found it; it is then not searched again;
-    `original_failed_caps` are the largest under which it was seen to fail, by options of its session. With
+    of `reference` with default options where an earlier verification found it; it is then not searched again. With
     `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `forecast`, what
     is predicted of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
     block for all tensors, which the steady form keeps them from. A process that shows no progress for `run_seconds` is
-    ended. Sessions on `reference` alone whose figures are `known_alone` are not opened again, nor is the exact one on
-    `feeds` where it is `known_exact`. With `sizes` both models
+    ended. Sessions on `reference` alone whose figures are `known_alone` are not opened again. With `sizes` both models
     run at all of them in a session each, the largest once more under exact options.
     """
 
@@ -91,7 +88,6 @@ class VerifyRequest:
     mode: VerifyMode = "on"
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
-    original_failed_caps: Mapping[Literal["default", "exact"], int] = field(default_factory=dict)
     largest_copy_bytes: int = 0
     may_reassociate: bool = False
     has_block: bool = True
@@ -101,7 +97,6 @@ class VerifyRequest:
     original: Path | None = None
     compared_with: str = ""
     known_alone: tuple[RunFigures, ...] | None = None
-    known_exact: RunFigures | None = None
 
     def settings(self, *, exact: bool) -> SessionSettings:
         """Settings of a session on either model."""
