@@ -101,6 +101,7 @@ def test_once_time_is_over_only_what_no_split_gets_around_is_told(monkeypatch, o
 def test_splits_are_not_searched_for_where_outputs_alone_are_too_much(monkeypatch):
     looking, searched = tiles(Status.INFEASIBLE, FINAL, silent()), []
     monkeypatch.setattr(splitter_stage, "fit_budget", lambda tiles, **known: searched.append(tiles))
+    monkeypatch.setattr(splitter_stage, "fit_needy", lambda tiles: None)
     kept = SimpleNamespace(name="y", producer=None, size_bytes=looking.free_bytes + 1, kept=True)
     looking.task.whole.prepared.graph = SimpleNamespace(tensors=(kept,), ops=())
     assert plan_split(looking).obstacle == FINAL.text
