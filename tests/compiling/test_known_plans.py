@@ -87,6 +87,7 @@ def test_a_second_compile_at_a_budget_searches_for_nothing(own_cache: Path) -> N
     assert again.verification.outputs_identical
 
 
+@pytest.mark.slow  # compiles five times
 def test_larger_budgets_are_never_slower_whatever_comes_first(own_cache: Path) -> None:
     model, budgets = wide_chain(own_cache / "chain.onnx"), (70, 35, 50, 90)
     for budget in budgets:

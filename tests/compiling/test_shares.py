@@ -14,6 +14,7 @@ FLOOR_BYTES = 11_720_256
 WORDS = {"split": "off", "verify": "off", "max_overhead": "1000%", "time_limit": "5s"}
 
 
+@pytest.mark.slow  # a whole network
 def test_a_share_of_just_what_whole_ops_need_has_room_for_gates(tmp_path):
     report = remat_cli.compile(DENSENET, budget="50%", output=tmp_path / "out.onnx", **WORDS)
     assert report.solution.floor_bytes == FLOOR_BYTES

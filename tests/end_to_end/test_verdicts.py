@@ -45,6 +45,7 @@ def test_a_budget_on_the_process_is_judged_alike_by_all_commands(chain, capsys):
     assert values["verdict"] == as_it_is.verdict
 
 
+@pytest.mark.slow  # test_open_sizes.py judges a share too
 def test_a_share_is_judged_by_what_is_live(chain, samples):
     made = samples.compiled("chain", "60%")
     compiled, planned = made.report, remat.inspect(made.plan)
