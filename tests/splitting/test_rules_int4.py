@@ -69,7 +69,7 @@ def test_products_with_matrices_of_a_few_bits(bits, level, seed):
         outcome = check_slices(op, axis, slabs_of(axis, rows[axis]), threads=threads)
         assert all(slab.extent * np.prod(rows) > rows[axis] for slab in outcome.exact)
     outcome = check_slices(op, len(rows), slabs_of(len(rows), columns), threads=threads)
-    assert outcome.all_refused if bits == 8 and level < 4 else outcome.all_exact
+    assert outcome.all_refused if bits == 8 else outcome.all_exact  # which differ on some ARM processors
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -77,7 +77,8 @@ def test_products_with_matrices_of_a_few_bits(bits, level, seed):
 @pytest.mark.parametrize("columns", [16, 33, 130, 256])
 def test_columns_for_one_row_are_cut_by_packets(bits, level, columns):
     op = product((1, 1), Matrix(columns, 96, 16, bits, level), "zb")
-    assert check_slices(op, 2, slabs_of(2, columns), threads=4).all_exact
+    outcome = check_slices(op, 2, slabs_of(2, columns), threads=4)
+    assert outcome.all_refused if bits == 8 else outcome.all_exact
 
 
 def slabs_of(axis: int, extent: int) -> list[Slab]:
