@@ -25,7 +25,7 @@ REMAINDERS: Final = 7  # of a size that are kept for small requests
 def threshold_after(sizes: Iterable[int]) -> int:
     """Bytes below which blocks lie in the heap, once blocks of these sizes were given back."""
     risen = (whole_pages(size + HEADER_BYTES) for size in sizes)
-    return max(FIRST_THRESHOLD_BYTES, *(each for each in risen if each <= LARGEST_THRESHOLD_BYTES), 0)
+    return max([FIRST_THRESHOLD_BYTES, *(each for each in risen if each <= LARGEST_THRESHOLD_BYTES)])
 
 
 class Heap(msgspec.Struct, frozen=True):
@@ -54,10 +54,8 @@ class Heap(msgspec.Struct, frozen=True):
     def after(self, size_bytes: int) -> Heap:
         """The heap once one more block was taken and given back."""
         if self.is_mapped(size_bytes):
-            risen_bytes = whole_pages(size_bytes + HEADER_BYTES)
-            if self.threshold_bytes < risen_bytes <= LARGEST_THRESHOLD_BYTES:
-                return msgspec.structs.replace(self, threshold_bytes=risen_bytes)
-            return self
+            risen_bytes = max(self.threshold_bytes, threshold_after([size_bytes]))
+            return msgspec.structs.replace(self, threshold_bytes=risen_bytes)
         end_bytes = max(self.end_bytes, size_bytes)
         if self.places:
             stuck_bytes = self.stuck_bytes + size_bytes

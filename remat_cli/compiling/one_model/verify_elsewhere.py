@@ -118,10 +118,11 @@ def _verified(pair: FilePair, command: str, place: Place, seen: ElsewhereSeen) -
     verification = None
     if seen.runs is not None:
         overhead = None if seen.seconds is None else 100.0 * (seen.seconds[1] / seen.seconds[0] - 1.0)
-        models: Sequence[SourceModel] = (pair.original, pair.file.source)
-        figures = zip(seen.resident or (), models, strict=seen.resident is not None)
-        worst = [worst_of([each], is_mapped=bool(model.data_files)) for each, model in figures]
-        process = ProcessPair(*worst) if worst else None
+        process: ProcessPair | None = None
+        if seen.resident is not None:
+            models: Sequence[SourceModel] = (pair.original, pair.file.source)
+            figures = zip(seen.resident, models, strict=True)
+            process = ProcessPair(*(worst_of([each], is_mapped=bool(model.data_files)) for each, model in figures))
         verification = file_verification(pair, seen.runs, overhead, process, rules_of(place.onnxruntime), place.machine)
     failed = next((each for each in (seen.original, seen.file) if each.message is not None), None)
     return VerifiedOn(

@@ -41,9 +41,13 @@ def forecast_of(written: WrittenModel, prepared: Prepared, files: WeightFiles) -
         is_primed=_wants_primers(weights),
         form_ops=0 if written.form is None else FORM_OPS,
         body_ops=_body_ops(prepared.reference),
-        inputs_bytes=tuple(tensor.size_bytes for tensor in prepared.graph.tensors if tensor.producer is None),
+        inputs_bytes=_inputs_bytes(prepared),
     )
     return predict(written.sessions.judged, file, prepared.runtime)
+
+
+def _inputs_bytes(prepared: Prepared) -> tuple[int, ...]:
+    return tuple(tensor.size_bytes for tensor in prepared.graph.tensors if tensor.producer is None)
 
 
 def _body_ops(model: Any) -> int:
@@ -101,7 +105,7 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
         is_mapped=is_mapped,
         is_primed=prepared.source.is_primed,
         body_ops=_body_ops(prepared.reference),
-        inputs_bytes=tuple(tensor.size_bytes for tensor in prepared.graph.tensors if tensor.producer is None),
+        inputs_bytes=_inputs_bytes(prepared),
     )
     return predict(judged, file, runtime or prepared.runtime)
 

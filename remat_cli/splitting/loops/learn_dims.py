@@ -86,19 +86,18 @@ def _other_sizes(model: ir.Model, measured: Measurements) -> str:
     """
     first, *others = (sizes for sizes, _ in measured)
     name = next((each for each in first if any(sizes[each] != first[each] for sizes in others)), None)
-    tried = 0 if name is None else math.gcd(*(sizes[name] for sizes, _ in measured))
+    if name is None:
+        return "compile for one size"
+    tried = math.gcd(*(sizes[name] for sizes, _ in measured))
     divisions = (node for node in model.graph if node.op_type in ("Div", "Mod") and len(node.inputs) == 2)
     numbers = (node.inputs[1].const_value for node in divisions if node.inputs[1] is not None)
     known = [each.numpy() for each in numbers if each is not None and each.size == 1 and each.dtype.is_integer()]
-    steps = [
-        step
-        for step in sorted({STEP, *(int(each.item()) for each in known)})
-        if name is not None and step > 1 and tried % step and step <= first[name]
-    ]
-    if not steps:
+    steps = {STEP, *(int(each.item()) for each in known)}
+    step = min((each for each in steps if 1 < each <= first[name] and tried % each), default=None)
+    if step is None:
         return "compile for one size"
-    high = first[name or ""] // steps[0] * steps[0]
-    return f"give sizes in steps, such as --dim {name}={steps[0]}..{high}:{steps[0]}, or compile for one size"
+    high = first[name] // step * step
+    return f"give sizes in steps, such as --dim {name}={step}..{high}:{step}, or compile for one size"
 
 
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
