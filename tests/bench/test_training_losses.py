@@ -79,7 +79,8 @@ def test_a_hundred_planned_steps_have_the_losses_of_plain_ones(name, bits, tmp_p
     plain, planned, seen = found["plain"], found["planned"], found["report"]["verification"]
     assert plain["losses"][-1] < plain["losses"][0]
     chaos = difference(found, "nudged")
-    allowed = 0 if bits == "equal" else max(TOLERANCE, chaos)  # one ulp of the first weights leads as far
+    is_chaotic = "momentum" in name  # one ulp of the first weights leads as far: the page says that these miss
+    allowed = 0 if bits == "equal" else max(TOLERANCE, chaos) if is_chaotic else TOLERANCE
     assert difference(found) <= allowed
     assert (difference(found) > TOLERANCE) == (result(found) != "verified")
     assert seen["measured_peak_default_session_bytes"] <= found["report"]["solution"]["budget_bytes"]
