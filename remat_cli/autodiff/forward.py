@@ -36,34 +36,31 @@ def modern(model: ir.Model) -> ir.Model:
         copy = InlinePass()(copy).model
     version = copy.graph.opset_imports.get("", copy.graph.opset_imports.get("ai.onnx", 0))
     if version < OPSET:
-        copy = _raised(copy, version)
+        large = {
+            name: value.const_value
+            for name, value in copy.graph.initializers.items()
+            if value.const_value is not None and value.const_value.size > KEPT_ELEMENTS
+        }
+        for name, value in copy.graph.initializers.items():
+            tensor = value.const_value
+            if name not in large and isinstance(tensor, ir.ExternalTensor):  # the converter cannot find its file
+                value.const_value = ir.tensor(tensor.numpy().copy(), name=name)
+        for name in large:
+            value = copy.graph.initializers.pop(name)
+            if value not in copy.graph.inputs:
+                copy.graph.inputs.append(value)
+        try:
+            raised = ir.from_proto(onnx.version_converter.convert_version(ir.to_proto(copy), OPSET))
+        except RuntimeError as error:
+            line = str(error).strip().splitlines()[0]
+            raise ModelError(
+                f"the model's opset {version} cannot be raised to {OPSET}, which gradients need: {line}"
+            ) from None
+        inputs_become_weights(raised.graph, large)
+        copy = raised
     name_nodes(copy.graph)
     lift_constants(copy.graph)
     return copy
-
-
-def _raised(model: ir.Model, version: int) -> ir.Model:
-    large = {
-        name: value.const_value
-        for name, value in model.graph.initializers.items()
-        if value.const_value is not None and value.const_value.size > KEPT_ELEMENTS
-    }
-    for name, value in model.graph.initializers.items():
-        if name not in large and isinstance(value.const_value, ir.ExternalTensor):  # the converter cannot find its file
-            value.const_value = ir.tensor(value.const_value.numpy().copy(), name=name)
-    for name in large:
-        value = model.graph.initializers.pop(name)
-        if value not in model.graph.inputs:
-            model.graph.inputs.append(value)
-    try:
-        raised = ir.from_proto(onnx.version_converter.convert_version(ir.to_proto(model), OPSET))
-    except RuntimeError as error:
-        line = str(error).strip().splitlines()[0]
-        raise ModelError(
-            f"the model's opset {version} cannot be raised to {OPSET}, which gradients need: {line}"
-        ) from None
-    inputs_become_weights(raised.graph, large)
-    return raised
 
 
 Inputs = tuple[ir.Value | None, ...]
@@ -115,7 +112,14 @@ def write_forward(
     """
     graph, tape = model.graph, recorder.tape
     data = {value.name or "": _input(value) for value in fed_inputs(graph)}
-    nodes = _needed(graph, ends)
+    # Nodes that some of the named values depend on, in order.
+    needed = set(ends)
+    found: list[ir.Node] = []
+    for node in reversed(list(graph)):
+        if any(value.name in needed for value in node.outputs):
+            found.append(node)
+            needed.update(value.name for value in node.inputs if value is not None and value.name)
+    nodes = found[::-1]
     read = {value.name for node in nodes for value in node.inputs if value is not None}
     states = {name: _input(graph.initializers[name]) for name in graph.initializers if name in read}
     trained = {name: value for name, value in states.items() if name in weights.trained}
@@ -139,17 +143,6 @@ def _input(value: ir.Value) -> ir.Value:
     if tensor is not None:
         return ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(value.shape or tensor.shape))  # type: ignore[arg-type]
     return ir.Value(name=value.name, type=value.type, shape=value.shape)
-
-
-def _needed(graph: ir.Graph, ends: Sequence[str]) -> list[ir.Node]:
-    """Nodes that some of the named values depend on, in order."""
-    needed = set(ends)
-    found: list[ir.Node] = []
-    for node in reversed(list(graph)):
-        if any(value.name in needed for value in node.outputs):
-            found.append(node)
-            needed.update(value.name for value in node.inputs if value is not None and value.name)
-    return found[::-1]
 
 
 def _write(node: ir.Node, recorder: Recorder, values: dict[str, ir.Value], held: Held, batch: Rebatch | None) -> None:
@@ -199,27 +192,25 @@ def _fold(node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[Array] | Non
     if node.domain not in ("", "ai.onnx") or facts_of(node).why_not_repeatable:
         return None
     if node.op_type in ("Shape", "Size"):
-        return _measured(node, inputs[0])
+        # Measures a tensor whose dimensions are known.
+        first = inputs[0]
+        dims = None if first is None or first.shape is None else tuple(first.shape)
+        if dims is None:
+            return None
+        start = node.attributes.get_int("start", 0)
+        end = node.attributes.get_int("end", len(dims))
+        if node.op_type == "Shape":
+            dims = dims[slice(start, end)]
+        if not all(isinstance(dim, int) for dim in dims):
+            return None
+        numbers = np.array([int(str(dim)) for dim in dims], np.int64)
+        return [numbers if node.op_type == "Shape" else np.array(numbers.prod(), np.int64)]
     arrays = [known(value) for value in inputs]
     is_open = not inputs and node.op_type != "Constant"
     if is_open or any(array is None and value is not None for array, value in zip(arrays, inputs, strict=True)):
         return None
     feeds = {value.name or "": array for value, array in zip(inputs, arrays, strict=True) if value is not None}
     return _evaluated(node, inputs, feeds)
-
-
-def _measured(node: ir.Node, value: ir.Value | None) -> list[Array] | None:
-    dims = None if value is None or value.shape is None else tuple(value.shape)
-    if dims is None:
-        return None
-    start = node.attributes.get_int("start", 0)
-    end = node.attributes.get_int("end", len(dims))
-    if node.op_type == "Shape":
-        dims = dims[slice(start, end)]
-    if not all(isinstance(dim, int) for dim in dims):
-        return None
-    numbers = np.array([int(str(dim)) for dim in dims], np.int64)
-    return [numbers if node.op_type == "Shape" else np.array(numbers.prod(), np.int64)]
 
 
 def _evaluated(

@@ -3,7 +3,7 @@
 Before opset 22 the shape inference of ONNX is one too large there. The same pool without `ceil_mode` has one shape.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
@@ -24,29 +24,24 @@ def pool_attributes(node: ir.Node, image: ir.Value | None) -> Mapping[str, ir.At
     if image is None or image.shape is None or not image.shape.is_static():
         return given
     sizes = image.shape.numpy()[2:]
-    pads = _highs(node, sizes)
-    if pads is None:
-        return given
-    lows = list(node.attributes.get_ints("pads", [0] * 2 * len(sizes)))[: len(sizes)]
-    return given | {"ceil_mode": ir.AttrInt64("ceil_mode", 0), "pads": ir.AttrInt64s("pads", [*lows, *pads])}
-
-
-def _highs(node: ir.Node, sizes: Sequence[int]) -> list[int] | None:
-    """Padding behind each axis that the windows which are there need; None where no window begins in the padding."""
+    # Padding behind each axis that the windows which are there need, where some window begins in the padding.
     rank = len(sizes)
     kernel = node.attributes["kernel_shape"].as_ints()
     strides, dilations = (node.attributes.get_ints(name, [1] * rank) for name in ("strides", "dilations"))
-    pads = node.attributes.get_ints("pads", [0] * 2 * rank)
+    padding = node.attributes.get_ints("pads", [0] * 2 * rank)
     found, is_dropped = [], False
     for axis, size in enumerate(sizes):
-        low, high = pads[axis], pads[rank + axis]
+        low, high = padding[axis], padding[rank + axis]
         reach = (kernel[axis] - 1) * dilations[axis] + 1
         last = -(-(size + low + high - reach) // strides[axis])
         is_dropped |= last * strides[axis] >= size + low
         last -= last * strides[axis] >= size + low
         found.append(max(0, last * strides[axis] + reach - size - low))
     counts_more = node.attributes.get_int("count_include_pad", 0) and any(
-        new > old for new, old in zip(found, pads[rank:], strict=True)
+        new > old for new, old in zip(found, padding[rank:], strict=True)
     )
     is_wide = any(pad >= taps for pad, taps in zip(found, kernel, strict=True))  # the runtime refuses that
-    return found if is_dropped and not counts_more and not is_wide else None
+    if not is_dropped or counts_more or is_wide:
+        return given
+    pads = [*padding[:rank], *found]
+    return given | {"ceil_mode": ir.AttrInt64("ceil_mode", 0), "pads": ir.AttrInt64s("pads", pads)}

@@ -83,20 +83,7 @@ def average_pool(tape: Tape, call: Call, grads: Grads) -> Found:
     """Divide by the elements counted, and give every element what its windows have."""
     grad = only(grads)
     window = window_of(call, call.integers("kernel_shape"), call.input(0), grad)
-    shares = 1.0 / _counts(call, window)
-    pads_of_taps = [*zip(window.lows, window.kernel, strict=True), *zip(window.highs, window.kernel, strict=True)]
-    is_narrow = all(0 <= pad < taps for pad, taps in pads_of_taps)
-    if {*window.strides, *window.dilations} == {1} and is_narrow:  # every place begins a window: an average itself
-        grad = _weighted(tape, grad, shares * prod(window.kernel))
-        lows = [taps - 1 - low for taps, low in zip(window.kernel, window.lows, strict=True)]
-        highs = [taps - 1 - high for taps, high in zip(window.kernel, window.highs, strict=True)]
-        pads = [*lows, *highs]
-        return {0: tape.op("AveragePool", grad, kernel_shape=window.kernel, pads=pads, count_include_pad=1)}
-    return {0: _spread(tape, window, _weighted(tape, grad, shares))}
-
-
-def _counts(call: Call, window: ConvWindow) -> Array:
-    """How many elements each result is an average of, [1, 1, results]."""
+    # How many elements each result is an average of, [1, 1, results].
     is_padding_counted = call.integer("count_include_pad") == 1
     is_given = call.text("auto_pad", "NOTSET") in ("NOTSET", "")
     highs = call.integers("pads", [0] * 2 * window.rank)[window.rank :] if is_given else window.highs
@@ -108,7 +95,15 @@ def _counts(call: Call, window: ConvWindow) -> Array:
         if is_padding_counted:  # as far as it was asked for: results of `ceil_mode` may reach beyond that
             first, last = -window.lows[axis], window.sizes[axis] + max(highs[axis], 0)
         counts = counts[..., None] * np.sum((first <= places) & (places < last), axis=1)
-    return counts
+    shares = 1.0 / counts
+    pads_of_taps = [*zip(window.lows, window.kernel, strict=True), *zip(window.highs, window.kernel, strict=True)]
+    is_narrow = all(0 <= pad < taps for pad, taps in pads_of_taps)
+    if {*window.strides, *window.dilations} == {1} and is_narrow:  # every place begins a window: an average itself
+        grad = _weighted(tape, grad, shares * prod(window.kernel))
+        lows = [taps - 1 - low for taps, low in zip(window.kernel, window.lows, strict=True)]
+        pads = [*lows, *(taps - 1 - high for taps, high in zip(window.kernel, window.highs, strict=True))]
+        return {0: tape.op("AveragePool", grad, kernel_shape=window.kernel, pads=pads, count_include_pad=1)}
+    return {0: _spread(tape, window, _weighted(tape, grad, shares))}
 
 
 def _weighted(tape: Tape, grad: ir.Value, factors: Array) -> ir.Value:

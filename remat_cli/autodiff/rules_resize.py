@@ -28,7 +28,19 @@ def resize(tape: Tape, call: Call, grads: Grads) -> Found:
         what = "antialias=1" if call.integer("antialias") else f"coordinate_transformation_mode={transformation}"
         raise ModelError(f"op '{call.name}' (Resize): no gradient is known for {what}")
     grad = only(grads)
-    axes = sorted(_axes(call, shape_of(grad)), key=lambda a: a.old / max(1, a.new))
+    old = call.shape()
+    places = [positive(axis, len(old)) for axis in call.integers("axes", range(len(old)))]
+    if call.has(2) and shape_of(call.input(2)) != (0,):
+        scales = [float(scale) for scale in constant_of(call, 2, "scales")]
+    else:
+        sizes = constant_of(call, 3, "sizes").tolist()
+        scales = [size / max(1, old[axis]) for size, axis in zip(sizes, places, strict=True)]
+        policy = call.text("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":  # proportions are kept: one scale for all axes
+            scales = [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
+    new = shape_of(grad)
+    axes = [Axis(axis, old[axis], new[axis], scale) for axis, scale in zip(places, scales, strict=True)]
+    axes.sort(key=lambda a: a.old / max(1, a.new))
     if call.text("mode", "nearest") == "nearest":
         return {0: _undo_nearest(tape, call, grad, axes)}
     weigh = _linear if call.text("mode") == "linear" else _cubic
@@ -37,20 +49,6 @@ def resize(tape: Tape, call: Call, grads: Grads) -> Found:
         if not np.array_equal(matrix, np.eye(axis.old)):
             grad = untransform(tape, grad, axis.axis, matrix)
     return {0: grad}
-
-
-def _axes(call: Call, new: tuple[int, ...]) -> list[Axis]:
-    old = call.shape()
-    axes = [positive(axis, len(old)) for axis in call.integers("axes", range(len(old)))]
-    if call.has(2) and shape_of(call.input(2)) != (0,):
-        scales = [float(scale) for scale in constant_of(call, 2, "scales")]
-    else:
-        sizes = constant_of(call, 3, "sizes").tolist()
-        scales = [size / max(1, old[axis]) for size, axis in zip(sizes, axes, strict=True)]
-        policy = call.text("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":  # proportions are kept: one scale for all axes
-            scales = [min(scales) if policy == "not_larger" else max(scales)] * len(scales)
-    return [Axis(axis, old[axis], new[axis], scale) for axis, scale in zip(axes, scales, strict=True)]
 
 
 def _undo_nearest(tape: Tape, call: Call, grad: ir.Value, axes: list[Axis]) -> ir.Value:

@@ -79,23 +79,19 @@ def prepare_at_any(
         if not lacks_memory(failure):
             raise
         if conditions.family is None:
-            raise _with_advice(failure, conditions, spare_memory_bytes()) from failure
+            # What there is for it, and what to do.
+            size = format_bytes(spare_memory_bytes())
+            longest = max(conditions.dims, key=lambda name: conditions.dims[name], default=None)
+            advice = FIXED.format(size)
+            if longest is not None:
+                advice = IN_A_RANGE.format(size, f"{longest}=1..{conditions.dims[longest]}")
+            raise RuntimeFailure(failure.before, failure.file, f"{failure.after}{advice}") from failure
         refused = RuntimeFailure(failure.before, failure.file, failure.after)
     gc.collect()  # what was fed at the largest sizes hangs on the failure, which is no longer needed
     runnable = _runnable(path, conditions, conditions.family, work, _without_notes(progress))
     if runnable is None:
         raise refused
     return _extrapolated(path, conditions, runnable, work, progress)
-
-
-def _with_advice(failure: RuntimeFailure, conditions: Conditions, spare_bytes: int) -> RuntimeFailure:
-    """The failure of a model of one size, with what there is for it and what to do."""
-    size = format_bytes(spare_bytes)
-    longest = max(conditions.dims, key=lambda name: conditions.dims[name], default=None)
-    advice = FIXED.format(size)
-    if longest is not None:
-        advice = IN_A_RANGE.format(size, f"{longest}=1..{conditions.dims[longest]}")
-    return RuntimeFailure(failure.before, failure.file, f"{failure.after}{advice}")
 
 
 def _without_notes(progress: Progress) -> Progress:
@@ -191,7 +187,20 @@ def extrapolated_profile(prepared: Prepared, runnable: Runnable, spec: DeviceSpe
     Raises:
         RuntimeFailure: the model fails to run where it did before.
     """
-    measured = _measured(runnable, spec, progress)
+    # The model at sizes that run here, with its costs, the larger first.
+    measured, failures = [], []
+    for each in (runnable.at, runnable.smaller):
+        if each is None:
+            continue
+        try:
+            with memory_limited(spare_memory_bytes()):
+                measured.append((each, profile_inside(each, each.conditions, spec, progress)))
+        except RuntimeFailure as failure:
+            if not lacks_memory(failure):
+                raise
+            failures.append(failure)
+    if not measured:
+        raise failures[0]
     profile = measured[0][1]
     larger, smaller = [*(_Costs.of(each.graph, costs) for each, costs in measured), _Costs({}, {})][:2]
     ops = tuple(larger.grown(smaller, *each) for each in _touched_bytes(prepared.graph).items())
@@ -207,30 +216,6 @@ def extrapolated_profile(prepared: Prepared, runnable: Runnable, spec: DeviceSpe
         bodies={},
         extrapolated_from=tuple(dict(each.conditions.dims) for each, _ in measured),
     )
-
-
-def _measured(runnable: Runnable, spec: DeviceSpec, progress: Progress) -> list[tuple[Prepared, Profile]]:
-    """The model at sizes that run here, with its costs, the larger first.
-
-    Measuring takes more memory than one run does: where there is too little for it, the smaller sizes must do.
-
-    Raises:
-        RuntimeFailure: it runs at neither.
-    """
-    found, failures = [], []
-    for each in (runnable.at, runnable.smaller):
-        if each is None:
-            continue
-        try:
-            with memory_limited(spare_memory_bytes()):
-                found.append((each, profile_inside(each, each.conditions, spec, progress)))
-        except RuntimeFailure as failure:
-            if not lacks_memory(failure):
-                raise
-            failures.append(failure)
-    if not found:
-        raise failures[0]
-    return found
 
 
 @dataclass(frozen=True)

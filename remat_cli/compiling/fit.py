@@ -53,29 +53,20 @@ def fit(first: BudgetAnswer, build: Build[F], search: Search, progress: Progress
         if attempt and search.clock.ends(GRACE_SECONDS):
             break
         if attempt < ATTEMPTS - 1:
-            slack = _tightened(answer, slack, form.needed_bytes)
+            # By how much budgets are to be smaller next: by what the form needs beyond its budget.
+            asked, plan, found = answer.question.problem, answer.known_plan, list[int]()
+            fixed_bytes = fixed_bytes_of(asked, plan.schedule)
+            parts = zip(asked.memories, slack, fixed_bytes, plan.peak_bytes, form.needed_bytes, strict=True)
+            for memory, before, fixed, peak, needed in parts:
+                budget = memory.budget_bytes
+                less = before + max(0, needed - budget)
+                if needed > budget and (budget - less >= peak or needed > MULTIPLE * budget):
+                    share = max(0, budget - fixed) / max(1, needed - fixed)
+                    less = budget - fixed - int(share * (peak - fixed))
+                found.append(less)
+            slack = tuple(found)
             answer = answer_again(first, slack, search, progress)
     return exact_only or (answer.without_plan(), None)
-
-
-def _tightened(answer: BudgetAnswer, slack: Sequence[int], needed_bytes: Sequence[int]) -> tuple[int, ...]:
-    """By how much budgets are to be smaller next: by what the form needs beyond its budget.
-
-    Where the same plan would do again, as it stays far below its budget while its form does not, or where the form
-    needs a multiple, it is in proportion to what plan and form need beside fixed bytes.
-    """
-    problem, plan = answer.question.problem, answer.known_plan
-    found = []
-    fixed_bytes = fixed_bytes_of(problem, plan.schedule)
-    parts = zip(problem.memories, slack, fixed_bytes, plan.peak_bytes, needed_bytes, strict=True)
-    for memory, before, fixed, peak, needed in parts:
-        budget = memory.budget_bytes
-        less = before + max(0, needed - budget)
-        if needed > budget and (budget - less >= peak or needed > MULTIPLE * budget):
-            share = max(0, budget - fixed) / max(1, needed - fixed)
-            less = budget - fixed - int(share * (peak - fixed))
-        found.append(less)
-    return tuple(found)
 
 
 def excess_bytes(problem: Problem, peak_bytes: Sequence[int]) -> tuple[int, ...]:

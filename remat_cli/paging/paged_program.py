@@ -10,8 +10,7 @@ from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.paging.paged_plan import PagedPlan, file_offsets
 from remat_cli.core.paging.paged_sessions import Image, PagedSessions, PagedStep
 from remat_cli.core.paging.paging_rules import MoveRule
-from remat_cli.core.schedule.plan import Plan
-from remat_cli.core.schedule.problem import Problem, input_ops
+from remat_cli.core.schedule.problem import input_ops
 from remat_cli.core.schedule.program import (
     LoadAction,
     PageMove,
@@ -39,13 +38,7 @@ def paged_program(read: PlanFile, path: Path, folder: Path) -> Program:
     written = write_cut(source, paged.sessions.cut, folder)
     held, *others = held_bytes_of(problem, plan.schedule, input_ops(read.graph, problem))
     fixed_bytes = (held - paged.sessions.released_bytes, *others)
-    program = program_of(read, source, written, _actions(problem, plan, paged, written), folder, fixed_bytes)
-    spill = _spill_of(paged, written, [weight.name for weight in read.graph.weights])
-    return msgspec.structs.replace(program, spill=spill, planned_ns=paged.paging.time_ns)
-
-
-def _actions(problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSegments) -> tuple[ProgramAction, ...]:
-    """Sessions when they are opened and run, stalls included, with what is held meanwhile."""
+    # Sessions when they are opened and run, stalls included, with what is held meanwhile.
     sessions, first = paged.sessions, paged.sessions.first_action
     fixed = problem.memories[0].fixed_bytes - sessions.released_bytes
     spans, ticks = timeline(problem, plan.schedule), paged.paging.memory.link.ticks  # so many to a nanosecond
@@ -68,7 +61,9 @@ def _actions(problem: Problem, plan: Plan, paged: PagedPlan, written: WrittenSeg
         drops += [_name(image) for image in _images(sessions, step) if not image.is_packed]
         needs = step_workspace(problem, plan, file)
         found.append(SessionAction(0, file, tuple(drops), needs, when, (fixed + held,), ops))
-    return tuple(found)
+    program = program_of(read, source, written, tuple(found), folder, fixed_bytes)
+    spill = _spill_of(paged, written, [weight.name for weight in read.graph.weights])
+    return msgspec.structs.replace(program, spill=spill, planned_ns=paged.paging.time_ns)
 
 
 def _images(sessions: PagedSessions, step: PagedStep) -> list[Image]:

@@ -49,7 +49,20 @@ def compile_lines(report: OneModelReport, style: Style) -> list[str]:
     lines = [report.verdict_parts.line(style), heading]
     lines += [_budget_line(report), ""]
     if solution.peak_bytes is None or solution.time is None:
-        lines += _no_plan_lines(report, style)
+        lines += [
+            *_reason_lines(report, style),
+            *split_lines(report.regions),
+            *obstacle_lines(report.split_obstacle, report.regions),
+        ]
+        if report.blocking_op is not None:
+            cause = f"op {report.blocking_op} needs these at once"
+            if report.is_blocked_by_many:
+                cause = f"in every order comes a moment like this one: while {report.blocking_op} runs, these are held"
+            lines += ["", f"{cause}, besides {format_bytes(solution.fixed_bytes)} fixed:"]
+            lines += live_tensor_lines(report.blockers, style)
+            if report.blocking_workspace_bytes:
+                lines += [f"  and {format_bytes(report.blocking_workspace_bytes)} of workspace inside the op"]
+        lines += ["", _plain_line(report, style)]
     else:
         lines += [*_before_after(report, solution.peak_bytes, solution.time), ""]
         space = ", with these splits" if report.regions else ""
@@ -154,21 +167,6 @@ def _before_after(report: OneModelReport, peak_bytes: int, time: int) -> list[st
 
 def _change(after: int, before: int) -> float | None:
     return 100 * (after - before) / before if before else None
-
-
-def _no_plan_lines(report: OneModelReport, style: Style) -> list[str]:
-    """Why there is no plan: the floor and who causes it, or the time limit."""
-    solution, lines = report.solution, _reason_lines(report, style)
-    lines += [*split_lines(report.regions), *obstacle_lines(report.split_obstacle, report.regions)]
-    if report.blocking_op is not None:
-        cause = f"op {report.blocking_op} needs these at once"
-        if report.is_blocked_by_many:
-            cause = f"in every order comes a moment like this one: while {report.blocking_op} runs, these are held"
-        lines += ["", f"{cause}, besides {format_bytes(solution.fixed_bytes)} fixed:"]
-        lines += live_tensor_lines(report.blockers, style)
-        if report.blocking_workspace_bytes:
-            lines += [f"  and {format_bytes(report.blocking_workspace_bytes)} of workspace inside the op"]
-    return [*lines, "", _plain_line(report, style)]
 
 
 def _reason_lines(report: OneModelReport, style: Style) -> list[str]:

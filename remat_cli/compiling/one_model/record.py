@@ -37,16 +37,11 @@ def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
         max_tensor_bytes=splits.max_tensor_bytes,
     )
     solution = searched_solution(planned, planned.written.promised_bytes)
-    return recorded(planned, asked, solution, _promise(planned, request))
-
-
-def _promise(planned: OneModel, request: CompileRequest) -> Promise:
-    """What the written model does, gates included."""
     written = planned.written
     forecast = forecast_of(written, planned.prepared, request.files)
     baseline, gates = planned.answer.question.baseline, written.rewritten.gate_ops
     is_known = request.conditions.session.arena or has_glibc()
-    return Promise(
+    promise = Promise(
         order=written.order,
         gates=tuple(name for name in written.order if name in gates),
         peak_bytes=written.promised_bytes,
@@ -60,6 +55,7 @@ def _promise(planned: OneModel, request: CompileRequest) -> Promise:
         process=forecast.process if is_known else None,
         runs=forecast.runs if is_known else None,
     )
+    return recorded(planned, asked, solution, promise)
 
 
 def _option_lines(session: AskedSession) -> Iterator[str]:

@@ -80,7 +80,10 @@ def verify_model(
         report = _as_asked(report, given, whole)
     predicted = plan.promise.process  # of a default session, which a portable model does not promise
     if report.passed and is_full and predicted is not None and not plan.request.portable:
-        if _is_long(plan, checks):
+        # More runs at the largest of many sizes take long; what they leave resident is measured beside the other
+        # sizes.
+        is_asked = checks.mode == "thorough" or checks.traced or plan.request.process_budget_bytes is not None
+        if plan.request.family is not None and not is_asked and plan.solved.time_ns > LONG_NS:
             report = msgspec.structs.replace(report, notes=(*report.notes, LONG_NOTE), process=None)
         else:
             report = msgspec.structs.replace(report, process=_process(given, predicted, whole, checks, progress))
@@ -182,15 +185,6 @@ def _kept(request: VerifyRequest, many: ManySizes, seen: FamilySeen, progress: P
     feeds = [(GivenFeeds(request.packed_feeds), *many.other_feeds)[at] for at in rising_and_falling(many.all_sizes)]
     resident_bytes = resident_after(request.rewritten, feeds, request.settings(exact=False), progress.advance)
     return msgspec.structs.replace(seen, resident_bytes=resident_bytes)
-
-
-def _is_long(plan: PlanFile, checks: Checks) -> bool:
-    """Whether more runs at the largest of many sizes would take long, and nobody asked for what they show.
-
-    What such runs leave resident is measured beside the other sizes.
-    """
-    is_asked = checks.mode == "thorough" or checks.traced or plan.request.process_budget_bytes is not None
-    return plan.request.family is not None and not is_asked and plan.solved.time_ns > LONG_NS
 
 
 def _process(

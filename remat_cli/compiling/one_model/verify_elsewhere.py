@@ -20,7 +20,7 @@ from remat_cli.core.values.verification import Checks
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.ort_rules.records import rules_of
 from remat_cli.runtime.elsewhere.link import Errand, Sent, see_elsewhere
-from remat_cli.runtime.elsewhere.seen import ElsewhereSeen, seen_from
+from remat_cli.runtime.elsewhere.seen import seen_from
 from remat_cli.runtime.sessions.array_file import write_arrays
 
 EMULATOR = "qemu-"  # with what the names of programs begin that play another processor
@@ -82,7 +82,27 @@ def _verified_on(pair: FilePair, command: str, errand: Errand, run_seconds: floa
         run_seconds,
     )
     place = msgspec.convert(told, Place)
-    return _verified(pair, command, place, seen_from(found, place.onnxruntime))
+    seen = seen_from(found, place.onnxruntime)
+    verification = None
+    if seen.runs is not None:
+        overhead = None if seen.seconds is None else 100.0 * (seen.seconds[1] / seen.seconds[0] - 1.0)
+        process: ProcessPair | None = None
+        if seen.resident is not None:
+            models: Sequence[SourceModel] = (pair.original, pair.file.source)
+            figures = zip(seen.resident, models, strict=True)
+            process = ProcessPair(*(worst_of([each], is_mapped=bool(model.data_files)) for each, model in figures))
+        verification = file_verification(pair, seen.runs, overhead, process, rules_of(place.onnxruntime), place.machine)
+    failed = next((each for each in (seen.original, seen.file) if each.message is not None), None)
+    return VerifiedOn(
+        on=command,
+        place=place,
+        loads=seen.file.stage != "load",
+        runs=seen.file.stage == "done",
+        original_runs=seen.original.stage == "done",
+        message=None if failed is None else failed.message,
+        difference=seen.difference,
+        verification=verification,
+    )
 
 
 def _feed_files(pair: FilePair, folder: Path, *, is_fast: bool) -> Iterator[Path]:
@@ -111,27 +131,3 @@ def _sent(folder: str, path: Path, model: SourceModel) -> Iterator[Sent]:
 
 def _one(name: str, path: Path) -> Sent:
     return Sent(name, path, path.stat().st_size, sha256(path))
-
-
-def _verified(pair: FilePair, command: str, place: Place, seen: ElsewhereSeen) -> VerifiedOn:
-    """What a place showed, beside what the file says of itself."""
-    verification = None
-    if seen.runs is not None:
-        overhead = None if seen.seconds is None else 100.0 * (seen.seconds[1] / seen.seconds[0] - 1.0)
-        process: ProcessPair | None = None
-        if seen.resident is not None:
-            models: Sequence[SourceModel] = (pair.original, pair.file.source)
-            figures = zip(seen.resident, models, strict=True)
-            process = ProcessPair(*(worst_of([each], is_mapped=bool(model.data_files)) for each, model in figures))
-        verification = file_verification(pair, seen.runs, overhead, process, rules_of(place.onnxruntime), place.machine)
-    failed = next((each for each in (seen.original, seen.file) if each.message is not None), None)
-    return VerifiedOn(
-        on=command,
-        place=place,
-        loads=seen.file.stage != "load",
-        runs=seen.file.stage == "done",
-        original_runs=seen.original.stage == "done",
-        message=None if failed is None else failed.message,
-        difference=seen.difference,
-        verification=verification,
-    )

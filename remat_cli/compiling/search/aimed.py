@@ -58,7 +58,15 @@ class AimedSplits:
         """A few splits, as long as more is expected of one than it takes."""
         lower = list(self.aims[1:])
         pool = [*self._at(self.aims[0]), *self._below(self.aims[0])] if self.aims else []
-        expected, seconds = Expected(self._points_near(pool)), self._seconds
+        # Plans that are known, as measurements of what is proposed for as many bytes.
+        fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
+        split = [point for point in self.points if point.is_split and point.live_bytes > fixed_bytes]
+        found = []
+        for point in split if pool else ():
+            own = Promising("", point.live_bytes - fixed_bytes, 0.0)
+            near = min(map(self._point, pool), key=own.distance)
+            found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
+        expected, seconds = Expected(tuple(found)), self._seconds
         for _ in range(self.tiles.most_trials):
             while not pool and lower:
                 pool = self._at(lower.pop(0))
@@ -111,17 +119,6 @@ class AimedSplits:
             if left > 0 and not task.should_stop():
                 found += self._at(each, left / (len(below) - place))
         return found
-
-    def _points_near(self, pool: Sequence[Aim]) -> tuple[tuple[Promising, float], ...]:
-        """Plans that are known, as measurements of what is proposed for as many bytes."""
-        fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
-        split = [point for point in self.points if point.is_split and point.live_bytes > fixed_bytes]
-        found = []
-        for point in split if pool else ():
-            own = Promising("", point.live_bytes - fixed_bytes, 0.0)
-            near = min(map(self._point, pool), key=own.distance)
-            found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
-        return tuple(found)
 
     def _point(self, aim: Aim) -> Promising:
         proposal = aim.proposal

@@ -32,7 +32,15 @@ class LeastSplits:
         low, high, error = 0, -1, 1.0
         for _ in range(self.tiles.most_trials):
             if low == len(steps):  # all that is known fits
-                high = self._climb(rungs, steps) - 1
+                # The next rungs, as long as time for measuring them is left.
+                clock = self.tiles.task.clock
+                enough = (1 - CLIMB_SHARE) * clock.left
+                while not steps or clock.left > enough:
+                    found = next(rungs, None)
+                    if found is None:
+                        break
+                    steps.append(found)
+                high = len(steps) - 1
             if low > high:
                 break
             near = (i for i, proposal in enumerate(steps) if error * proposal.added_ns <= allowed_ns)
@@ -47,17 +55,6 @@ class LeastSplits:
             if trial is not None:
                 error = max(0, trial.least_ns - least_ns) / max(1, steps[probe].added_ns)
         yield from reversed(fits[-MOST_PLANNED:])
-
-    def _climb(self, rungs: Iterator[SplitProposal], steps: list[SplitProposal]) -> int:
-        """Add the next rungs, as long as time for measuring them is left; how many there are."""
-        clock = self.tiles.task.clock
-        enough = (1 - CLIMB_SHARE) * clock.left
-        while not steps or clock.left > enough:
-            found = next(rungs, None)
-            if found is None:
-                break
-            steps.append(found)
-        return len(steps)
 
 
 def hold_least(tiles: Tiles) -> OneModel | None:

@@ -322,7 +322,10 @@ class Loops:
             windows = find_windows(finding, least_bytes, _ops_of(loops))
             yield RungLadder(loops)
             if handed := find_handed(finding, least_bytes):
-                yield self._beside(handed, loops, partial(find_windows, finding, least_bytes))
+                # Regions along time, and others that share no op with them.
+                taken = _ops_of(handed)
+                apart = [*handed, *(each for each in loops if taken.isdisjoint(each.ops))]
+                yield RungLadder([*apart, *find_windows(finding, least_bytes, _ops_of(apart))])
             if windows:
                 fewer = self._around_fewer(loops, windows, partial(find_windows, sized, least_bytes))
                 yield RungLadder([*loops, *windows], fewer)
@@ -334,14 +337,6 @@ class Loops:
         for least_bytes in sorted({sized.sizes[name] for name in names}, reverse=True):
             finding.look()
             yield RungLadder(find_loops(finding, least_bytes, fixed=True))
-
-    def _beside(
-        self, handed: list[LoopRegion], loops: list[LoopRegion], find: Callable[[set[int]], list[LoopRegion]]
-    ) -> RungLadder:
-        """Regions along time, and others that share no op with them."""
-        taken = _ops_of(handed)
-        apart = [*handed, *(each for each in loops if taken.isdisjoint(each.ops))]
-        return RungLadder([*apart, *find(_ops_of(apart))])
 
     def _around_fewer(
         self, loops: list[LoopRegion], found: list[LoopRegion], find: Callable[[set[int]], list[LoopRegion]]
@@ -439,7 +434,14 @@ class Loops:
         text = f"tiles of op {name} may have other bits at {told(wanted.sizes)}"
         if (auto_pad := spec.text("auto_pad", "NOTSET")).startswith("SAME"):
             text = f"op {name} pads by auto_pad={auto_pad}, otherwise at {told(wanted.sizes)}: try sizes in steps"
-        widest = max(self._proved_ranges(wanted.region.length.symbol, clock), key=lambda each: each.high, default=None)
+        # For which sizes some of the refused tiles are proved, as far as that is found out in time.
+        symbol = wanted.region.length.symbol
+        sized, found = replace(self.sized, look=clock.look), list[SizeRange]()
+        with contextlib.suppress(SearchOver):
+            for each in [refused for refused in self._refused if refused.region.windows is None][:MOST_TOLD]:
+                part = proved_part(sized, each.region, each.tiling, self._family)
+                found += [] if part is None else [proved for proved in part.ranges if proved.name == symbol]
+        widest = max(found, key=lambda each: each.high, default=None)
         proved = None if widest is None else shlex.quote(str(widest))
         return text if proved is None else f"{text}; some are proved to have the same for --dim {proved}"
 
@@ -452,15 +454,6 @@ class Loops:
             return reason
         needs = f"in the tiles that were tried the model needs {format_bytes(rung.peak_bytes)} at least, by estimate"
         return needs if reason is None else f"{needs}; {reason}"
-
-    def _proved_ranges(self, name: str | None, clock: SearchClock) -> list[SizeRange]:
-        """For which sizes of a dimension some of the refused tiles are proved, as far as that is found out in time."""
-        sized, found = replace(self.sized, look=clock.look), list[SizeRange]()
-        with contextlib.suppress(SearchOver):
-            for each in [refused for refused in self._refused if refused.region.windows is None][:MOST_TOLD]:
-                part = proved_part(sized, each.region, each.tiling, self._family)
-                found += [] if part is None else [proved for proved in part.ranges if proved.name == name]
-        return found
 
     def _would_fit(self, refused: Refusal, clock: SearchClock) -> bool:
         """Whether refused tiles would hold little enough, by estimate, with the finest proved ones beside them.

@@ -121,7 +121,20 @@ SPACES = {
 
 def compare_lines(report: CompareReport, style: Style) -> list[str]:
     """What was compared, a table per budget, and the solvers that do not apply."""
-    lines = _heading(report, style)
+    name = report.model or report.instance or ""
+    ops = f"({plural(report.ops, 'op')} on {report.device}, order {report.order})"
+    each = f"{report.time_limit_seconds:g} s and {plural(report.run_threads, 'thread')} for each run"
+    fixed = f", of which {format_bytes(report.fixed_bytes)} fixed" if report.fixed_bytes else ""
+    spilling = []
+    if (spill := report.spill) is not None:
+        there, back = (f"{rate / 1e9:.2f} GB/s" for rate in (spill.write_bytes_per_second, spill.read_bytes_per_second))
+        spilling = [f"values may wait in {spill.name}, {there} out, {back} back"]
+    lines = [
+        f"{style.paint(name, 'strong')}  {ops}",
+        f"baseline peak {describe_bytes(report.baseline_peak_bytes)}{fixed}",
+        *spilling,
+        f"{plural(len(report.runs), 'run')} in {report.seconds:.1f} s: at most {each}, seed {report.seed}",
+    ]
     for budget in report.budgets:
         lines += ["", *_budget_lines(report, budget, style)]
     if report.not_applicable:
@@ -145,23 +158,6 @@ def compare_lines(report: CompareReport, style: Style) -> list[str]:
         cut = f"interrupted: {plural(report.missing_runs, 'run')} had not ended"
         lines += [style.paint(cut, "warn")]
     return lines
-
-
-def _heading(report: CompareReport, style: Style) -> list[str]:
-    name = report.model or report.instance or ""
-    ops = f"({plural(report.ops, 'op')} on {report.device}, order {report.order})"
-    each = f"{report.time_limit_seconds:g} s and {plural(report.run_threads, 'thread')} for each run"
-    fixed = f", of which {format_bytes(report.fixed_bytes)} fixed" if report.fixed_bytes else ""
-    spilling = []
-    if (spill := report.spill) is not None:
-        there, back = (f"{rate / 1e9:.2f} GB/s" for rate in (spill.write_bytes_per_second, spill.read_bytes_per_second))
-        spilling = [f"values may wait in {spill.name}, {there} out, {back} back"]
-    return [
-        f"{style.paint(name, 'strong')}  {ops}",
-        f"baseline peak {describe_bytes(report.baseline_peak_bytes)}{fixed}",
-        *spilling,
-        f"{plural(len(report.runs), 'run')} in {report.seconds:.1f} s: at most {each}, seed {report.seed}",
-    ]
 
 
 def _grouped(entries: Iterable[tuple[str, str]], style: Style) -> list[str]:

@@ -37,7 +37,19 @@ def marked(model: ir.Model, layout: WholeLayout) -> ir.Model:
                 continue
             if _is_out(maker, node, names, layout):
                 if value.name not in marks:
-                    marks[value.name or ""] = _mark(new.graph, maker, value, taken)
+                    name = fresh_name(f"{value.name}/mark", taken)
+                    made = ir.Value(name=name, type=value.type, shape=value.shape)
+                    mark = ir.Node(
+                        "",
+                        "MaxPool",
+                        [value],
+                        [ir.AttrInt64s("kernel_shape", [1, 1])],
+                        outputs=[made],
+                        name=name,
+                        metadata_props={MARK: "yes"},
+                    )
+                    new.graph.insert_after(maker, mark)
+                    marks[value.name or ""] = made
                 node.replace_input_with(position, marks[value.name or ""])
     return new
 
@@ -67,19 +79,3 @@ def _is_out(maker: ir.Node, reader: ir.Node, names: Mapping[str, str], layout: W
     add = names[reader.name or ""]
     partners = {each for fates in layout.fates.values() for _, together in fates.get(add, ()) for each in together}
     return len(partners) > 1 and whole not in partners
-
-
-def _mark(graph: ir.Graph, maker: ir.Node, value: ir.Value, taken: set[str]) -> ir.Value:
-    name = fresh_name(f"{value.name}/mark", taken)
-    made = ir.Value(name=name, type=value.type, shape=value.shape)
-    node = ir.Node(
-        "",
-        "MaxPool",
-        [value],
-        [ir.AttrInt64s("kernel_shape", [1, 1])],
-        outputs=[made],
-        name=name,
-        metadata_props={MARK: "yes"},
-    )
-    graph.insert_after(maker, node)
-    return made

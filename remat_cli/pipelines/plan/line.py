@@ -153,9 +153,23 @@ def lay_out(graph: Graph, links: StepLinks) -> Line:
     for at, op in enumerate(forward):
         place[op] = at
     backward = tuple(op for op in range(len(graph.ops)) if is_backward[op])
-    _place_backward(graph, forward, backward, place, _states(graph, links))
+    # Where each backward op is: no further than the gradients it reads, else where its forward tensors are at hand.
+    states, at_hand = _states(graph, links), dict[int, tuple[int, int]]()
+    for op in forward:
+        here = place[op]
+        for tensor in graph.ops[op].inputs:
+            if graph.tensors[tensor].producer is not None or tensor in states:
+                at_hand[tensor] = (at_hand.get(tensor, (here, here))[0], here)
+        at_hand.update(dict.fromkeys(graph.ops[op].outputs, (here, here)))
+    made = {tensor: op for op in backward for tensor in graph.ops[op].outputs}
+    for op in backward:
+        inputs = graph.ops[op].inputs
+        most = min((place[made[tensor]] for tensor in inputs if tensor in made), default=len(forward) - 1)
+        reads = [at_hand[tensor] for tensor in inputs if tensor in at_hand]
+        wanted = max(*(first for first, _ in reads), min(last for _, last in reads)) if reads else most
+        place[op] = min(most, wanted)
     homes, gradient_homes, glued = _homes(graph, links, forward, place)
-    _sink(graph, backward, place, (gradient_homes, _states(graph, links)))
+    _sink(graph, backward, place, (gradient_homes, states))
     return Line(graph, forward, backward, tuple(place), homes, gradient_homes, glued)
 
 
@@ -169,7 +183,19 @@ def _forward_order(graph: Graph, is_backward: list[bool], links: StepLinks) -> t
 
     A session runs ops that nobody waits for at the very end; such an op would keep its inputs along the whole line.
     """
-    aside = _ops_aside(graph, is_backward, links)
+    # Aside are forward ops that lead to no output but states, and to no forward op that does.
+    on_line: set[int] = set()
+    readers: dict[int, list[int]] = defaultdict(list)
+    for op, each in enumerate(graph.ops):
+        for tensor in each.inputs:
+            readers[tensor].append(op)
+    for op in reversed(range(len(graph.ops))):
+        made = graph.ops[op].outputs
+        leads = any(reader in on_line for tensor in made for reader in readers[tensor])
+        gives = any(graph.tensors[t].kept and graph.tensors[t].name not in links.forward_states for t in made)
+        if not is_backward[op] and (leads or gives):
+            on_line.add(op)
+    aside = frozenset(op for op, backward in enumerate(is_backward) if not backward and op not in on_line)
     key: dict[int, int | None] = {}
     for op, backward in enumerate(is_backward):
         if not backward:
@@ -188,42 +214,6 @@ def _is_rootless(maker: int, graph: Graph, key: Mapping[int, int | None], reader
     makers = (graph.tensors[tensor].producer for tensor in graph.ops[maker].inputs)
     own, new = key[maker], key[reader]
     return not any(each is not None for each in makers) and own is not None and new is not None and new < own
-
-
-def _ops_aside(graph: Graph, is_backward: list[bool], links: StepLinks) -> frozenset[int]:
-    """Forward ops that lead to no output but states, and to no forward op that does."""
-    on_line: set[int] = set()
-    readers: dict[int, list[int]] = defaultdict(list)
-    for op, each in enumerate(graph.ops):
-        for tensor in each.inputs:
-            readers[tensor].append(op)
-    for op in reversed(range(len(graph.ops))):
-        made = graph.ops[op].outputs
-        leads = any(reader in on_line for tensor in made for reader in readers[tensor])
-        gives = any(graph.tensors[t].kept and graph.tensors[t].name not in links.forward_states for t in made)
-        if not is_backward[op] and (leads or gives):
-            on_line.add(op)
-    return frozenset(op for op, backward in enumerate(is_backward) if not backward and op not in on_line)
-
-
-def _place_backward(
-    graph: Graph, forward: tuple[int, ...], backward: tuple[int, ...], place: list[int], states: frozenset[int]
-) -> None:
-    """Where each backward op is: no further than the gradients it reads, else where its forward tensors are at hand."""
-    at_hand: dict[int, tuple[int, int]] = {}
-    for op in forward:
-        here = place[op]
-        for tensor in graph.ops[op].inputs:
-            if graph.tensors[tensor].producer is not None or tensor in states:
-                at_hand[tensor] = (at_hand.get(tensor, (here, here))[0], here)
-        at_hand.update(dict.fromkeys(graph.ops[op].outputs, (here, here)))
-    made = {tensor: op for op in backward for tensor in graph.ops[op].outputs}
-    for op in backward:
-        inputs = graph.ops[op].inputs
-        most = min((place[made[tensor]] for tensor in inputs if tensor in made), default=len(forward) - 1)
-        reads = [at_hand[tensor] for tensor in inputs if tensor in at_hand]
-        wanted = max(*(first for first, _ in reads), min(last for _, last in reads)) if reads else most
-        place[op] = min(most, wanted)
 
 
 def _sink(

@@ -166,7 +166,16 @@ def device_loads(chain: PipelineChain, schedule: PeriodicSchedule) -> tuple[Pipe
     cuts = list(enumerate(pairwise(schedule.devices), 1))
     for device in range(max(schedule.devices) + 1):
         mine = [stage for stage, owner in enumerate(schedule.devices, 1) if owner == device]
-        tasks = sorted(_tasks(chain, schedule, mine), key=lambda task: (task.offset_ns, task.stage, task.kind))
+        n = chain.layers
+        found = []
+        for slot, starts in enumerate(schedule.starts):
+            turn = starts[2 * n - 1] // schedule.period
+            for stage in mine:
+                ways = [("F", stage - 1, chain.forward)] + [("B", 2 * n - stage, chain.backward)] * chain.has_gradients
+                for kind, task, times in ways:
+                    rounds, offset = divmod(starts[task], schedule.period)
+                    found.append(PeriodTask(stage, kind, offset, turn - rounds, times[stage - 1], slot))  # type: ignore[arg-type]
+        tasks = sorted(found, key=lambda task: (task.offset_ns, task.stage, task.kind))
         crossed = [cut for cut, (here, there) in cuts if here != there and device in (here, there)]
         loads.append(
             DeviceLoad(
@@ -179,19 +188,6 @@ def device_loads(chain: PipelineChain, schedule: PeriodicSchedule) -> tuple[Pipe
             )
         )
     return run, tuple(loads)
-
-
-def _tasks(chain: PipelineChain, schedule: PeriodicSchedule, stages: list[int]) -> list[PeriodTask]:
-    n = chain.layers
-    found = []
-    for slot, starts in enumerate(schedule.starts):
-        turn = starts[2 * n - 1] // schedule.period
-        for stage in stages:
-            ways = [("F", stage - 1, chain.forward)] + [("B", 2 * n - stage, chain.backward)] * chain.has_gradients
-            for kind, task, times in ways:
-                rounds, offset = divmod(starts[task], schedule.period)
-                found.append(PeriodTask(stage, kind, offset, turn - rounds, times[stage - 1], slot))  # type: ignore[arg-type]
-    return found
 
 
 def link_loads(chain: PipelineChain, schedule: PeriodicSchedule) -> tuple[LinkLoad, ...]:

@@ -69,28 +69,24 @@ def _within(figures: StageFigures, devices: int, limits: _Limits) -> tuple[int, 
     layers = figures.chain.layers
     tails = [None] * layers + [_Tail(0, ())]
     for _ in range(min(devices, layers)):
-        tails = _one_more(figures, limits, tails)
+        # `tails` by how many layers stand before; here with one stage more.
+        memory, period, model = limits
+        found: list[_Tail | None] = [None] * len(tails)
+        for j, tail in enumerate(tails):
+            if tail is None:
+                continue
+            for i in range(j, 0, -1):
+                load = figures.load(i, j)
+                if load > period:
+                    break
+                link = figures.link_load(i - 1)
+                if link > period or figures.bytes(i, j, max(1, -(-(tail.delay + load) // period)), model) > memory:
+                    continue
+                delay = add_delay(add_delay(tail.delay, load, period), link, period)
+                best = found[i - 1]
+                if best is None or delay < best.delay:
+                    found[i - 1] = _Tail(delay, (j, *tail.cuts))
+        tails = found
         if tails[0] is not None:
             return tails[0].cuts
     return None
-
-
-def _one_more(figures: StageFigures, limits: _Limits, tails: list[_Tail | None]) -> list[_Tail | None]:
-    """`tails` by how many layers stand before; the same with one stage more."""
-    memory, period, model = limits
-    found: list[_Tail | None] = [None] * len(tails)
-    for j, tail in enumerate(tails):
-        if tail is None:
-            continue
-        for i in range(j, 0, -1):
-            load = figures.load(i, j)
-            if load > period:
-                break
-            link = figures.link_load(i - 1)
-            if link > period or figures.bytes(i, j, max(1, -(-(tail.delay + load) // period)), model) > memory:
-                continue
-            delay = add_delay(add_delay(tail.delay, load, period), link, period)
-            best = found[i - 1]
-            if best is None or delay < best.delay:
-                found[i - 1] = _Tail(delay, (j, *tail.cuts))
-    return found

@@ -188,7 +188,15 @@ def segment_curve(chain: PipelineChain, most: int = 8) -> StageCurve:
     def options(i: int, j: int) -> list[StageOption]:
         found = []
         for count in range(1, min(most, j - i + 1) + 1):
-            ends = _balanced(i, j, count, rerun)
+            # Last layers of at most so many segments whose largest cost is least.
+            low, high = 0, rerun(i, j)
+            while low < high:
+                middle = (low + high) // 2
+                if len(_filled(i, j, middle, rerun)) <= count:
+                    high = middle
+                else:
+                    low = middle + 1
+            ends = _filled(i, j, low, rerun)
             extra = kept = work = 0
             again: tuple[tuple[int, int], ...] = ()
             first = i
@@ -202,18 +210,6 @@ def segment_curve(chain: PipelineChain, most: int = 8) -> StageCurve:
         return pareto(found)
 
     return cache(options)
-
-
-def _balanced(i: int, j: int, count: int, cost: Callable[[int, int], int]) -> list[int]:
-    """Last layers of at most so many segments whose largest cost is least."""
-    low, high = 0, cost(i, j)
-    while low < high:
-        middle = (low + high) // 2
-        if len(_filled(i, j, middle, cost)) <= count:
-            high = middle
-        else:
-            low = middle + 1
-    return _filled(i, j, low, cost)
 
 
 def _filled(i: int, j: int, limit: int, cost: Callable[[int, int], int]) -> list[int]:

@@ -7,11 +7,10 @@ column.
 
 import string
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
 import msgspec
 
-from remat_cli.report.explain import PlacedLife, PlacementMatrix
+from remat_cli.report.explain import PlacementMatrix
 from remat_cli.report.style import Role, Style, painted, plural, shorten
 
 MOST_ROWS = 24
@@ -125,7 +124,13 @@ def _letter(device: int) -> str:
 def _memory_lines(matrix: PlacementMatrix, memory: int, frame: _Frame, style: Style) -> list[str]:
     """The rows that say anything, and a ruler below them."""
     glyphs = UNICODE if style.has_unicode else ASCII
-    marks, kept = _marks(matrix, memory, frame, glyphs), _kept(matrix.lives, memory, frame)
+    kept: dict[tuple[int, int], int] = defaultdict(int)  # how many steps of lives fall into each row and column
+    for row, first, last in {(life.row, life.first, life.last) for life in matrix.lives if life.memory == memory}:
+        for column in range(frame.column(first), frame.column(last) + 1):
+            start = max(first, -(-column * frame.steps // frame.columns))
+            stop = min(last + 1, -(-(column + 1) * frame.steps // frame.columns))
+            kept[frame.row(row), column] += stop - start
+    marks = _marks(matrix, memory, frame, glyphs)
     margin, lines = _margin(matrix), []
     for row in range(frame.rows):
         cells = [_cell(row, column, frame, marks, kept, glyphs) for column in range(frame.columns)]
@@ -169,17 +174,6 @@ def _marks(matrix: PlacementMatrix, memory: int, frame: _Frame, glyphs: _Glyphs)
         if mark is not None:
             found[frame.row(step.row), frame.column(number)][mark] += 1
     return {place: max(counts, key=lambda mark: (mark.rank, counts[mark])) for place, counts in found.items()}
-
-
-def _kept(lives: Sequence[PlacedLife], memory: int, frame: _Frame) -> dict[tuple[int, int], int]:
-    """How many steps of lives fall into each row and column."""
-    kept: dict[tuple[int, int], int] = defaultdict(int)
-    for row, first, last in {(life.row, life.first, life.last) for life in lives if life.memory == memory}:
-        for column in range(frame.column(first), frame.column(last) + 1):
-            start = max(first, -(-column * frame.steps // frame.columns))
-            stop = min(last + 1, -(-(column + 1) * frame.steps // frame.columns))
-            kept[frame.row(row), column] += stop - start
-    return kept
 
 
 def _cell(

@@ -76,7 +76,18 @@ def search(cp: Any, read: Reader, run: Effort, limits: Limits, watch: Watch) -> 
 
     `read` turns a solution into ops; it runs in CP-SAT's threads. `watch` is called in the caller's thread only.
     """
-    solver = _make_solver(run, limits)
+    # With `repair_hint` OR-Tools 9.15 aborts now and then.
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = limits.workers
+    parameters.interleave_search = limits.workers == 1  # all strategies in turn instead of one; still deterministic
+    parameters.random_seed = limits.seed
+    parameters.max_time_in_seconds = max(run.seconds, 0.01)
+    parameters.absolute_gap_limit = run.absolute_gap
+    parameters.linearization_level = run.linearization_level
+    parameters.catch_sigint_signal = False
+    if run.deterministic_seconds is not None:
+        parameters.max_deterministic_time = max(run.deterministic_seconds, 0.001)
     task = _Task(cp, solver, read)
     thread = threading.Thread(target=task.run, daemon=True)
     thread.start()
@@ -156,22 +167,6 @@ def lasting(cp: Any, start: Any, length: Any, end: Any, present: Any) -> Any:
     if present is None:
         return cp.new_interval_var(start, length, end + 1, "")
     return cp.new_optional_interval_var(start, length, end + 1, present, "")
-
-
-def _make_solver(run: Effort, limits: Limits) -> Any:
-    """CP-SAT's parameters. `repair_hint` stays off: with it OR-Tools 9.15 aborts the process now and then."""
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.num_workers = limits.workers
-    parameters.interleave_search = limits.workers == 1  # all strategies in turn instead of one; still deterministic
-    parameters.random_seed = limits.seed
-    parameters.max_time_in_seconds = max(run.seconds, 0.01)
-    parameters.absolute_gap_limit = run.absolute_gap
-    parameters.linearization_level = run.linearization_level
-    parameters.catch_sigint_signal = False
-    if run.deterministic_seconds is not None:
-        parameters.max_deterministic_time = max(run.deterministic_seconds, 0.001)
-    return solver
 
 
 class _Task(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]

@@ -240,23 +240,19 @@ class _Builder:
                     if instance.event.is_compute or event.is_compute or instance.event.copy < event.copy
                 ]
                 self.pairs += found
-                beyond = self._reads_beyond(event, tensor)
+                # Literals: an event reads what was made beyond a cap, and so after the last step within it.
+                makers = [self.more_computes.get(self.problem.tensors[tensor].producer)]
+                makers += [self.more_copies.get(tensor)] if event.is_compute else []
+                beyond = []
+                for maker in (maker for maker in makers if maker is not None):
+                    literal = self.cp.new_bool_var("")
+                    self.cp.add_implication(literal, maker.literal)
+                    if maker.last is not None:
+                        self.cp.add(maker.last.start < event.start).only_enforce_if(literal)
+                    if tensor not in self.sharing:
+                        self.reads_beyond.append((event, tensor, literal))
+                    beyond.append(literal)
                 self.cp.add_bool_or([*(pair.literal for pair in found), *beyond, event.present.negated()])
-
-    def _reads_beyond(self, reader: StepEvent, tensor: int) -> list[Any]:
-        """Literals: an event reads what was made beyond a cap, and so after the last step within it."""
-        makers = [self.more_computes.get(self.problem.tensors[tensor].producer)]
-        makers += [self.more_copies.get(tensor)] if reader.is_compute else []
-        found = []
-        for maker in (maker for maker in makers if maker is not None):
-            literal = self.cp.new_bool_var("")
-            self.cp.add_implication(literal, maker.literal)
-            if maker.last is not None:
-                self.cp.add(maker.last.start < reader.start).only_enforce_if(literal)
-            if tensor not in self.sharing:
-                self.reads_beyond.append((reader, tensor, literal))
-            found.append(literal)
-        return found
 
     def _pair(self, reader: StepEvent, instance: HeldInstance) -> InstanceRead:
         cp, literal, made = self.cp, self.cp.new_bool_var(""), instance.event

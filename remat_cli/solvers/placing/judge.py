@@ -31,7 +31,9 @@ def evaluate(net: Ints, w: Ints, row: int) -> bool:
     w[rows.NUM, rows.TIME] = w[rows.NUM, rows.CLOCK]
     if net[rows.DIMS, rows.OVERLAP] == 1:
         _end_of_copies(net, w, row)
-    _keep(net, w, length)
+    for x in range(net[rows.DIMS, rows.TENSORS]):
+        if net[rows.KEPT, x] == 1:
+            w[rows.LAST, w[rows.ANYWHERE, x]] = length
     _assign_storage(net, w, row)
     _measure(net, w, row)
     return True
@@ -156,13 +158,6 @@ def _end_of_copies(net: Ints, w: Ints, row: int) -> None:
             ):
                 q += 1
             w[rows.LAST, source] = max(w[rows.LAST, source], q - 1)
-
-
-@kernel
-def _keep(net: Ints, w: Ints, length: int) -> None:
-    for x in range(net[rows.DIMS, rows.TENSORS]):
-        if net[rows.KEPT, x] == 1:
-            w[rows.LAST, w[rows.ANYWHERE, x]] = length
 
 
 @kernel

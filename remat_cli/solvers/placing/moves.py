@@ -101,7 +101,16 @@ def gather(net: Ints, w: Ints, m: int, x: int, q: int, share: float) -> bool:
                 count += 1
             elif way > 0:
                 add_item(w, q, net[via(net, way - 1, m), u])
-    _note_bundle(net, w, m, q, count)
+    # Note the computes of a bundle in the order of ops.
+    for a in range(1, count):
+        op, b = w[rows.STACK, a], a
+        while b > 0 and w[rows.STACK, b - 1] > op:
+            w[rows.STACK, b] = w[rows.STACK, b - 1]
+            b -= 1
+        w[rows.STACK, b] = op
+    for a in range(count):
+        op = w[rows.STACK, a]
+        add_item(w, q, op * net[rows.DIMS, rows.DEVICES] + fastest(net, m, op))
     return True
 
 
@@ -123,20 +132,6 @@ def _way(net: Ints, w: Ints, m: int, u: int, q: int, small: float) -> int:
 
 
 @kernel
-def _note_bundle(net: Ints, w: Ints, m: int, q: int, count: int) -> None:
-    """Note the computes of a bundle in the order of ops."""
-    for a in range(1, count):
-        v, b = w[rows.STACK, a], a
-        while b > 0 and w[rows.STACK, b - 1] > v:
-            w[rows.STACK, b] = w[rows.STACK, b - 1]
-            b -= 1
-        w[rows.STACK, b] = v
-    for a in range(count):
-        v = w[rows.STACK, a]
-        add_item(w, q, v * net[rows.DIMS, rows.DEVICES] + fastest(net, m, v))
-
-
-@kernel
 def legalise(net: Ints, w: Ints, recompute: float) -> bool:
     """Rewrite row 0 so that every step finds what it reads: what is missing is copied or computed before it.
 
@@ -152,7 +147,12 @@ def legalise(net: Ints, w: Ints, recompute: float) -> bool:
     for p in range(length):
         code = w[rows.TRIAL + 0, p]
         if code >= net[rows.DIMS, rows.COPIES]:
-            _pass_copy(net, w, code)
+            rest = (code - net[rows.DIMS, rows.COPIES]) // net[rows.DIMS, rows.DEVICES]
+            x, a = rest // net[rows.DIMS, rows.DEVICES], net[rows.MEMORY_OF, rest % net[rows.DIMS, rows.DEVICES]]
+            if w[rows.NEWEST + 5 * a, x] >= 0:
+                _emit(net, w, code)
+                b = net[rows.MEMORY_OF, (code - net[rows.DIMS, rows.COPIES]) % net[rows.DIMS, rows.DEVICES]]
+                w[rows.NEWEST + 5 * b, x] = 0
         elif _is_due(net, w, code // net[rows.DIMS, rows.DEVICES]) and not _run(net, w, code, recompute):
             return False
         if w[rows.LENGTHS, 1] + 80 > capacity(net):
@@ -174,19 +174,6 @@ def _emit(net: Ints, w: Ints, code: int) -> None:
     if w[rows.LENGTHS, 1] < capacity(net):
         w[rows.TRIAL + 1, w[rows.LENGTHS, 1]] = code
         w[rows.LENGTHS, 1] += 1
-
-
-@kernel
-def _pass_copy(net: Ints, w: Ints, code: int) -> None:
-    rest = (code - net[rows.DIMS, rows.COPIES]) // net[rows.DIMS, rows.DEVICES]
-    x, a = rest // net[rows.DIMS, rows.DEVICES], net[rows.MEMORY_OF, rest % net[rows.DIMS, rows.DEVICES]]
-    if w[rows.NEWEST + 5 * a, x] >= 0:
-        _emit(net, w, code)
-        w[
-            rows.NEWEST
-            + 5 * (net[rows.MEMORY_OF, (code - net[rows.DIMS, rows.COPIES]) % net[rows.DIMS, rows.DEVICES]]),
-            x,
-        ] = 0
 
 
 @kernel

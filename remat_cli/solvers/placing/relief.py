@@ -43,8 +43,11 @@ def _find_hot(net: Ints, w: Ints) -> None:
 
 
 @kernel
-def _find_uses(w: Ints, hot: int) -> None:
-    """The last use of each instance before the hot step, and the next from it on."""
+def _list_picks(net: Ints, w: Ints, noise: float) -> None:
+    """Note every way to have an instance that is only passing the hot step out of memory there, with its score."""
+    m, hot, length = w[rows.NUM, rows.HOT_MEMORY], w[rows.NUM, rows.HOT_STEP], w[rows.LENGTHS, 0]
+    w[rows.NUM, rows.PICKS] = 0
+    # The last use of each instance before the hot step, and the next from it on.
     for i in range(w[rows.NUM, rows.INSTANCES]):
         w[rows.UPCOMING, i], w[rows.PREVIOUS, i] = -1, w[rows.BIRTH, i]
     for p in range(hot):
@@ -53,14 +56,6 @@ def _find_uses(w: Ints, hot: int) -> None:
     for p in range(w[rows.LENGTHS, 0] - 1, hot - 1, -1):
         for r in range(w[rows.READS_PTR, p], w[rows.READS_PTR, p + 1]):
             w[rows.UPCOMING, w[rows.READS, r]] = p
-
-
-@kernel
-def _list_picks(net: Ints, w: Ints, noise: float) -> None:
-    """Note every way to have an instance that is only passing the hot step out of memory there, with its score."""
-    m, hot, length = w[rows.NUM, rows.HOT_MEMORY], w[rows.NUM, rows.HOT_STEP], w[rows.LENGTHS, 0]
-    w[rows.NUM, rows.PICKS] = 0
-    _find_uses(w, hot)
     for i in range(w[rows.NUM, rows.INSTANCES]):
         if w[rows.MEMORY, i] != m or w[rows.BIRTH, i] >= hot or w[rows.LAST, i] <= hot or w[rows.UPCOMING, i] == hot:
             continue
@@ -70,19 +65,13 @@ def _list_picks(net: Ints, w: Ints, noise: float) -> None:
 
 
 @kernel
-def _relief(w: Ints, size: int, start: int, end: int) -> float:
-    """Bytes above budget that go when so many are not there between two steps."""
-    total = 0.0
-    for k in range(w[rows.NUM, rows.HOTS]):
-        if start < w[rows.HOT_AT, k] < end:
-            total += min(w[rows.HOT_BY, k], size)
-    return total
-
-
-@kernel
 def _score_picks(net: Ints, w: Ints, i: int, q: int, noise: float) -> None:
     m, x, before = w[rows.MEMORY, i], w[rows.TENSOR, i], w[rows.PREVIOUS, i]
-    relief = _relief(w, net[rows.SIZE, x], before, q)
+    # Bytes above budget that go when so many are not there between two steps.
+    relief = 0.0
+    for k in range(w[rows.NUM, rows.HOTS]):
+        if before < w[rows.HOT_AT, k] < q:
+            relief += min(w[rows.HOT_BY, k], net[rows.SIZE, x])
     v = net[rows.PRODUCER, x]
     if net[rows.REPEATABLE, v] == 1 and fastest(net, m, v) >= 0:
         _note_pick(
@@ -152,23 +141,17 @@ def _relieve(net: Ints, w: Ints, noise: float) -> bool:
         w[rows.SCORE, best] = NEVER
         if _build_pick(net, w, best, built + 1):
             built += 1
-    found = _best_built(net, w, built, over, time)
-    if found > 0:
-        copy_row(w, found, 0)
-    evaluate(net, w, 0)
-    return found > 0
-
-
-@kernel
-def _best_built(net: Ints, w: Ints, built: int, over: int, time: int) -> int:
-    """The row that relieves most for its time, or 0."""
+    # The row that relieves most for its time, or 0.
     found, most = 0, 0.0
     for row in range(1, built + 1):
         if evaluate(net, w, row) and w[rows.NUM, rows.OVER] < over:
             score = (over - w[rows.NUM, rows.OVER]) / (max(0, w[rows.NUM, rows.TIME] - time) + 1.0)
             if score > most:
                 found, most = row, score
-    return found
+    if found > 0:
+        copy_row(w, found, 0)
+    evaluate(net, w, 0)
+    return found > 0
 
 
 @kernel

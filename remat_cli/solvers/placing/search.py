@@ -83,15 +83,10 @@ def _remove_extras(net: Ints, w: Ints) -> None:
             if gone == goal:
                 break
             p = p if near else int(uniform(w) * length)
-    _close_up(w)
-
-
-@kernel
-def _close_up(w: Ints) -> None:
     at = 0
-    for p in range(w[rows.LENGTHS, 0]):
-        if w[rows.TRIAL + 0, p] >= 0:
-            w[rows.TRIAL + 0, at] = w[rows.TRIAL + 0, p]
+    for place in range(w[rows.LENGTHS, 0]):
+        if w[rows.TRIAL + 0, place] >= 0:
+            w[rows.TRIAL + 0, at] = w[rows.TRIAL + 0, place]
             at += 1
     w[rows.LENGTHS, 0] = at
 
@@ -108,9 +103,13 @@ def _move_ops(net: Ints, w: Ints) -> None:
         code = w[rows.TRIAL + 0, q]
         if code >= net[rows.DIMS, rows.COPIES] or code % devices == d or net[rows.TIMES + 2 * d, code // devices] < 0:
             continue
-        if moved == 0 or _touches(net, w, code // devices):
-            w[rows.TRIAL + 0, q] = code // devices * devices + d
-            _touch(net, w, code // devices)
+        v = code // devices
+        if moved == 0 or _touches(net, w, v):
+            w[rows.TRIAL + 0, q] = v * devices + d
+            for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+                w[rows.MARK, net[rows.INS, k]] = w[rows.NUM, rows.STAMP]
+            for k in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+                w[rows.MARK, net[rows.OUTS, k]] = w[rows.NUM, rows.STAMP]
             moved += 1
             if moved == goal:
                 break
@@ -122,34 +121,6 @@ def _touches(net: Ints, w: Ints, v: int) -> bool:
     for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
         is_marked |= w[rows.MARK, net[rows.INS, k]] == w[rows.NUM, rows.STAMP]
     return is_marked
-
-
-@kernel
-def _touch(net: Ints, w: Ints, v: int) -> None:
-    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-        w[rows.MARK, net[rows.INS, k]] = w[rows.NUM, rows.STAMP]
-    for k in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
-        w[rows.MARK, net[rows.OUTS, k]] = w[rows.NUM, rows.STAMP]
-
-
-@kernel
-def _shift(net: Ints, w: Ints) -> None:
-    """Move a step of row 0 to another place: near, or anywhere."""
-    length = w[rows.LENGTHS, 0]
-    p = int(uniform(w) * length)
-    if net[rows.DIMS, rows.OVERLAP] == 1 and uniform(w) < 0.7:
-        for _ in range(length):
-            if w[rows.TRIAL + 0, p] >= net[rows.DIMS, rows.COPIES]:
-                break
-            p = (p + 1) % length
-    reach = length if uniform(w) < 0.2 else 30
-    q = min(length - 1, max(0, p + int((2.0 * uniform(w) - 1.0) * reach)))
-    code = w[rows.TRIAL + 0, p]
-    step = 1 if q > p else -1
-    while p != q:
-        w[rows.TRIAL + 0, p] = w[rows.TRIAL + 0, p + step]
-        p += step
-    w[rows.TRIAL + 0, q] = code
 
 
 @kernel
@@ -182,7 +153,21 @@ def _change(net: Ints, w: Ints) -> bool:
     elif kind < 0.6:
         _move_ops(net, w)
     elif kind < 0.9:
-        _shift(net, w)
+        count = w[rows.LENGTHS, 0]
+        place = int(uniform(w) * count)
+        if net[rows.DIMS, rows.OVERLAP] == 1 and uniform(w) < 0.7:
+            for _ in range(count):
+                if w[rows.TRIAL + 0, place] >= net[rows.DIMS, rows.COPIES]:
+                    break
+                place = (place + 1) % count
+        reach = count if uniform(w) < 0.2 else 30
+        q = min(count - 1, max(0, place + int((2.0 * uniform(w) - 1.0) * reach)))
+        moved = w[rows.TRIAL + 0, place]
+        step = 1 if q > place else -1
+        while place != q:
+            w[rows.TRIAL + 0, place] = w[rows.TRIAL + 0, place + step]
+            place += step
+        w[rows.TRIAL + 0, q] = moved
         if uniform(w) < 0.8:
             return evaluate(net, w, 0)
     else:

@@ -44,16 +44,6 @@ def _list_prunable(net: Ints, s: Ints) -> int:
 
 
 @fragment
-def _sort_by_time(net: Ints, s: Ints, count: int) -> None:
-    for i in range(1, count):
-        step, j = s[rows.BUNDLE, i], i
-        while j > 0 and net[rows.TIME, s[rows.OP, s[rows.BUNDLE, j - 1]]] < net[rows.TIME, s[rows.OP, step]]:
-            s[rows.BUNDLE, j] = s[rows.BUNDLE, j - 1]
-            j -= 1
-        s[rows.BUNDLE, j] = step
-
-
-@fragment
 def _is_still_blocked(s: Ints, step: int) -> bool:
     """Whether the step that kept this one from being removed before very likely does so still."""
     other = s[rows.BLOCKER, step]
@@ -82,7 +72,13 @@ def _can_go(net: Ints, s: Ints, step: int, over: int) -> bool:
 def prune(net: Ints, s: Ints) -> None:
     """Remove recomputes that can go without raising the excess, expensive ones first."""
     over, count = excess(s), _list_prunable(net, s)
-    _sort_by_time(net, s, count)
+    # By time, the longest first.
+    for i in range(1, count):
+        prunable, j = s[rows.BUNDLE, i], i
+        while j > 0 and net[rows.TIME, s[rows.OP, s[rows.BUNDLE, j - 1]]] < net[rows.TIME, s[rows.OP, prunable]]:
+            s[rows.BUNDLE, j] = s[rows.BUNDLE, j - 1]
+            j -= 1
+        s[rows.BUNDLE, j] = prunable
     for i in range(count):
         step = s[rows.BUNDLE, i]
         is_there = s[rows.SEQ, s[rows.POS, step]] == step

@@ -67,7 +67,15 @@ def bundle_change(net: Ints, s: Ints, anchor: int, count: int, most: int) -> int
     for j in range(count):
         v = s[rows.BUNDLE, j]
         over += max(0, held + net[rows.OWN, v] - _saved_in_bundle(net, s, j) - s[rows.NUM, rows.BUDGET])
-        held += _held_after(net, s, j)
+        # Its outputs come, what nobody reads later goes.
+        stamp = 4 * s[rows.NUM, rows.STAMP]
+        for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+            if s[rows.USE, x] != j or s[rows.FATE, x] == stamp + HANDED:
+                held += net[rows.SIZE, x]
+        for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+            x = net[rows.INPUTS, k]
+            if s[rows.USE, x] == j and (s[rows.FATE, x] == stamp + EXTENDED or s[rows.FATE, x] == stamp + INTERNAL):
+                held -= net[rows.SIZE, x]
     return over + excess_change_below(s, most - over)
 
 
@@ -116,20 +124,6 @@ def _saved_in_bundle(net: Ints, s: Ints, j: int) -> int:
         if s[rows.USE, x] == j and (s[rows.FATE, x] == stamp + EXTENDED or s[rows.FATE, x] == stamp + INTERNAL):
             return int(net[rows.SIZE, x])
     return 0
-
-
-@fragment
-def _held_after(net: Ints, s: Ints, j: int) -> int:
-    """Bytes that stay after the j-th op of the bundle has run: its outputs come, what nobody reads later goes."""
-    v, change, stamp = s[rows.BUNDLE, j], 0, 4 * s[rows.NUM, rows.STAMP]
-    for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
-        if s[rows.USE, x] != j or s[rows.FATE, x] == stamp + HANDED:
-            change += net[rows.SIZE, x]
-    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-        x = net[rows.INPUTS, k]
-        if s[rows.USE, x] == j and (s[rows.FATE, x] == stamp + EXTENDED or s[rows.FATE, x] == stamp + INTERNAL):
-            change -= net[rows.SIZE, x]
-    return change
 
 
 @fragment

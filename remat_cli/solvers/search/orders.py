@@ -93,7 +93,20 @@ def move_branch(net: Ints, s: Ints, over: int, slack: float) -> int:
         is_done = _move_later(net, s, count, s[rows.SEQ, end])
     else:
         begin = occupied(s, t + 1 + int(uniform(s) * uniform(s) * min(last - t - 1, 8 * WIDEST_BRANCH)))
-        count = _list_needs(net, s, t, begin)
+        # Write to BUNDLE, last first, the step in slot b and those after slot t that it reads from, directly or not.
+        s[rows.NUM, rows.STAMP] += 1
+        stamp = s[rows.NUM, rows.STAMP]
+        s[rows.MARK, s[rows.SEQ, begin]] = stamp
+        count = 0
+        for p in range(begin, t - 1, -1):
+            step = s[rows.SEQ, p]
+            if step < 0 or s[rows.MARK, step] != stamp or count > WIDEST_BRANCH:
+                continue
+            s[rows.BUNDLE, count] = step
+            count += 1
+            v = s[rows.OP, step]
+            for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+                s[rows.MARK, newest(s, net[rows.PRODUCER, net[rows.INPUTS, k]], p)] = stamp
         is_done = begin < last and _move_earlier(net, s, count, s[rows.SEQ, t])
     if not is_done:
         undo(net, s, mark)
@@ -137,25 +150,6 @@ def _list_dependants(net: Ints, s: Ints, a: int, end: int) -> int:
             ):
                 s[rows.MARK, step], s[rows.BUNDLE, count] = stamp, step
                 count += 1
-    return count
-
-
-@fragment
-def _list_needs(net: Ints, s: Ints, t: int, b: int) -> int:
-    """Write to BUNDLE, last first, the step in slot b and those after slot t that it reads from, directly or not."""
-    s[rows.NUM, rows.STAMP] += 1
-    stamp = s[rows.NUM, rows.STAMP]
-    s[rows.MARK, s[rows.SEQ, b]] = stamp
-    count = 0
-    for p in range(b, t - 1, -1):
-        step = s[rows.SEQ, p]
-        if step < 0 or s[rows.MARK, step] != stamp or count > WIDEST_BRANCH:
-            continue
-        s[rows.BUNDLE, count] = step
-        count += 1
-        v = s[rows.OP, step]
-        for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-            s[rows.MARK, newest(s, net[rows.PRODUCER, net[rows.INPUTS, k]], p)] = stamp
     return count
 
 

@@ -222,7 +222,15 @@ def insert(net: Ints, s: Ints, v: int, anchor: int) -> int:
     put(s, p, step, held + net[rows.OWN, v])
     s[rows.NUM, rows.LENGTH] += 1
     s[rows.NUM, rows.COST] += net[rows.TIME, v]
-    _take_inputs(net, s, step)
+    # A new step reads its inputs: lives that ended before it grow up to it.
+    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+        x = net[rows.INPUTS, k]
+        made = newest(s, net[rows.PRODUCER, x], p)
+        reader = s[rows.LAST + net[rows.RANK, x], made]
+        if s[rows.POS, reader] < p:
+            add(s, s[rows.POS, reader] + 1, p, net[rows.SIZE, x])
+            s[rows.LAST + net[rows.RANK, x], made] = step
+            refresh(net, s, reader)
     before = newest(s, v, p)
     _take_readers(net, s, step, before)
     if s[rows.HEAD, v] >= 0:
@@ -235,21 +243,6 @@ def insert(net: Ints, s: Ints, v: int, anchor: int) -> int:
         s[rows.HEAD, v] = step
     refresh(net, s, step)
     return int(step)
-
-
-@fragment
-def _take_inputs(net: Ints, s: Ints, step: int) -> None:
-    """A new step reads its inputs: lives that ended before it grow up to it."""
-    v, p = s[rows.OP, step], s[rows.POS, step]
-    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-        x = net[rows.INPUTS, k]
-        u = net[rows.PRODUCER, x]
-        made = newest(s, u, p)
-        reader = s[rows.LAST + net[rows.RANK, x], made]
-        if s[rows.POS, reader] < p:
-            add(s, s[rows.POS, reader] + 1, p, net[rows.SIZE, x])
-            s[rows.LAST + net[rows.RANK, x], made] = step
-            refresh(net, s, reader)
 
 
 @fragment

@@ -24,19 +24,6 @@ def _reads(net: Ints, v: int, x: int) -> bool:
     return found
 
 
-@fragment
-def _inputs_end(net: Ints, s: Ints, v: int, t: int) -> int:
-    """First slot after t at which an input of op v that lives across t is read for the last time."""
-    first = s[rows.NUM, rows.SLOTS]
-    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-        x = net[rows.INPUTS, k]
-        u = net[rows.PRODUCER, x]
-        end = s[rows.POS, s[rows.LAST + net[rows.RANK, x], newest(s, u, t + 1)]]
-        if end > t:
-            first = min(first, end)
-    return int(first)
-
-
 @kernel
 def _try_bundle(net: Ints, s: Ints, v: int, anchor: int, least: float, bonus: float) -> None:
     """Score op v before step `anchor` with the ancestors that join it; remember the best so far."""
@@ -85,7 +72,15 @@ def _try_lives(net: Ints, s: Ints, t: int) -> None:
             if chance < 1.0 and bonus >= chance:
                 continue
             bonus = noise * (bonus / chance - 0.5)
-            anchor, other = next_read(net, s, x, t), _inputs_end(net, s, v, t)
+            # The first slot after t at which an input of op v that lives across t is read for the last time.
+            first = s[rows.NUM, rows.SLOTS]
+            for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+                read = net[rows.INPUTS, k]
+                u = net[rows.PRODUCER, read]
+                end = s[rows.POS, s[rows.LAST + net[rows.RANK, read], newest(s, u, t + 1)]]
+                if end > t:
+                    first = min(first, end)
+            anchor, other = next_read(net, s, x, t), int(first)
             for turn in range(2 if other < s[rows.POS, anchor] else 1):
                 _try_bundle(net, s, v, anchor if turn == 0 else s[rows.SEQ, other], share * net[rows.SIZE, x], bonus)
     s[rows.NUM, rows.LIVES] = lives

@@ -56,23 +56,6 @@ def latest(net: Ints, s: Ints, step: int) -> int:
 
 
 @fragment
-def _collect_later(net: Ints, s: Ints, step: int, anchor: int) -> int:
-    v, p, end = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor]
-    own = held_before(net, s, anchor) + net[rows.OWN, v]
-    for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
-        if s[rows.LAST + net[rows.RANK, x], step] != step:
-            collect(s, p + 1, end - 1, -net[rows.SIZE, x])
-            own -= net[rows.SIZE, x]
-    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-        x = net[rows.INPUTS, k]
-        read = s[rows.POS, s[rows.LAST + net[rows.RANK, x], newest(s, net[rows.PRODUCER, x], p)]]
-        if read < end:
-            collect(s, max(read, p) + 1, end - 1, net[rows.SIZE, x])
-            own += net[rows.SIZE, x]
-    return int(own)
-
-
-@fragment
 def _collect_savings(net: Ints, s: Ints, step: int, anchor: int) -> int:
     """Collect what other steps save more or less by a shift; returns what the shifted step will save."""
     v, p, at, saved = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor], 0
@@ -105,7 +88,18 @@ def _is_pair(net: Ints, v: int, x: int) -> bool:
 def shift_change(net: Ints, s: Ints, step: int, anchor: int) -> int:
     """Change of the excess if `step` stood directly before step `anchor`, between `earliest` and `latest`."""
     if s[rows.POS, anchor] > s[rows.POS, step]:
-        own = _collect_later(net, s, step, anchor)
+        v, p, end = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor]
+        own = held_before(net, s, anchor) + net[rows.OWN, v]
+        for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+            if s[rows.LAST + net[rows.RANK, x], step] != step:
+                collect(s, p + 1, end - 1, -net[rows.SIZE, x])
+                own -= net[rows.SIZE, x]
+        for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+            x = net[rows.INPUTS, k]
+            read = s[rows.POS, s[rows.LAST + net[rows.RANK, x], newest(s, net[rows.PRODUCER, x], p)]]
+            if read < end:
+                collect(s, max(read, p) + 1, end - 1, net[rows.SIZE, x])
+                own += net[rows.SIZE, x]
     else:
         v, p, begin = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor]
         for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
@@ -134,24 +128,14 @@ def shift(net: Ints, s: Ints, step: int, anchor: int) -> None:
         if s[rows.LAST + net[rows.RANK, x], step] != step:
             add(s, begin, end, -net[rows.SIZE, x] if is_later else net[rows.SIZE, x])
             own -= net[rows.SIZE, x] if is_later else 0
-    own += _shift_ends(net, s, step, anchor)
-    clear(s, p)
-    s[rows.CREDIT, step] = 0
-    put(s, open_slot(s, anchor), step, own)
-    refresh(net, s, step)
-
-
-@fragment
-def _shift_ends(net: Ints, s: Ints, step: int, anchor: int) -> int:
-    """Set who reads each input last once `step` stands before `anchor`; returns the bytes of inputs revived there."""
-    v, p, at, revived = s[rows.OP, step], s[rows.POS, step], s[rows.POS, anchor], 0
+    at = s[rows.POS, anchor]  # who reads each input last once `step` stands there; what is revived is its own
     for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
         x = net[rows.INPUTS, k]
         row, made = rows.LAST + net[rows.RANK, x], newest(s, net[rows.PRODUCER, x], p)
         reader = s[row, made]
         if at > p and s[rows.POS, reader] < at:
             add(s, max(s[rows.POS, reader], p) + 1, at - 1, net[rows.SIZE, x])
-            revived += net[rows.SIZE, x]
+            own += net[rows.SIZE, x]
             s[row, made] = step
             if reader != step:
                 refresh(net, s, reader)
@@ -161,4 +145,7 @@ def _shift_ends(net: Ints, s: Ints, step: int, anchor: int) -> int:
             if s[rows.POS, other] >= at:
                 s[row, made] = other
                 refresh(net, s, other)
-    return revived
+    clear(s, p)
+    s[rows.CREDIT, step] = 0
+    put(s, open_slot(s, anchor), step, own)
+    refresh(net, s, step)

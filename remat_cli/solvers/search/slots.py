@@ -169,7 +169,14 @@ def excess_change_below(s: Ints, most: int) -> int:
     s[rows.NUM, rows.WORK] += 1
     changes = s[rows.NUM, rows.CHANGES]
     s[rows.NUM, rows.CHANGES] = 0
-    total = _fallen(s, changes)
+    # What the ranges that take bytes away add to the sum.
+    falling, total = 0, 0
+    for k in range(changes - 1):
+        falling += s[rows.RISES, k]
+        first, last = s[rows.CUTS, k], s[rows.CUTS, k + 1] - 1
+        if falling >= 0 or first > last:
+            continue
+        total += _range_change(s, first, last, falling)
     if total >= most or total + _least_risen(s, changes, most - total) >= most:
         return most
     # Sum over the ranges that add bytes.
@@ -181,19 +188,6 @@ def excess_change_below(s: Ints, most: int) -> int:
             continue
         risen += _range_change(s, low, high, run)
     return int(total + risen)
-
-
-@fragment
-def _fallen(s: Ints, changes: int) -> int:
-    """Sum, not positive, over the ranges that take bytes away."""
-    run, total = 0, 0
-    for k in range(changes - 1):
-        run += s[rows.RISES, k]
-        low, high = s[rows.CUTS, k], s[rows.CUTS, k + 1] - 1
-        if run >= 0 or low > high:
-            continue
-        total += _range_change(s, low, high, run)
-    return total
 
 
 @fragment

@@ -105,7 +105,17 @@ class BandSearch:
                 self._fewest_tiles(_Family(least, lean, crossing, again), free_bytes, ends)
         best = self._cheapest(free_bytes)
         if best is None or self._is_long(best):
-            self._make_again(free_bytes, ends)
+            # Judge the smallest bandings with more and more ops made again, as long as the peak falls.
+            found = sorted(self._candidates(), key=_peak)
+            starts: dict[int, BandCandidate] = {}
+            for candidate in found:
+                starts.setdefault(candidate.rules.least_bytes, candidate)
+            for start in list(starts.values())[:MOST_STARTS]:
+                current: BandCandidate | None = start
+                for _ in range(MOST_COPIES):
+                    if current is None or current.cost.peak_bytes <= free_bytes or time.monotonic() > ends:
+                        break
+                    current = self._with_copies(current, ends)
             best = self._cheapest(free_bytes)
         return None if best is None else self._joined(self._refined(best, free_bytes, ends))
 
@@ -182,19 +192,6 @@ class BandSearch:
 
     def _is_long(self, candidate: BandCandidate) -> bool:
         return candidate.nodes > self._most_nodes
-
-    def _make_again(self, free_bytes: int, ends: float) -> None:
-        """Judge the smallest bandings with more and more ops made again, as long as the peak falls."""
-        found = sorted(self._candidates(), key=_peak)
-        starts: dict[int, BandCandidate] = {}
-        for candidate in found:
-            starts.setdefault(candidate.rules.least_bytes, candidate)
-        for start in list(starts.values())[:MOST_STARTS]:
-            current: BandCandidate | None = start
-            for _ in range(MOST_COPIES):
-                if current is None or current.cost.peak_bytes <= free_bytes or time.monotonic() > ends:
-                    break
-                current = self._with_copies(current, ends)
 
     def _with_copies(self, start: BandCandidate, ends: float) -> BandCandidate | None:
         """Finds the smallest of a few candidates in which ops run again; None where none holds less."""

@@ -210,7 +210,13 @@ class _Labels:
         allowed = self.rules.axis.axes(len(shape))
         found = []
         is_by_rows = self.rules.lean == "rows"
-        all_channels, one_item = is_by_rows and self._reads_much(op), is_by_rows and self._takes_for_one_item(op)
+        # A convolution of which each channel reads all of its input: channel by channel, that is too much, unless the
+        # input is small, and nothing reads the result by rows.
+        all_channels = is_by_rows and self.view.rules[op].reads_all_channels
+        if all_channels and has_small_input(self.view, op):
+            reads = ((reader, name) for name in self.view.makes[op] for reader in self.view.readers[name])
+            all_channels = any(reads_rows(self.view, *each) for each in reads)
+        one_item = is_by_rows and self._takes_for_one_item(op)
         for axis in (SUMMED, *_preferred(len(shape), self.rules.lean)):
             if (all_channels and axis == CHANNELS) or (one_item and axis == ITEMS):
                 continue  # would read all of its input; would take as much for itself
@@ -227,20 +233,6 @@ class _Labels:
         """Whether an op takes as much for itself, and that is much, for one item of the batch as for all."""
         is_large = op in self.rules.workspaces and self.view.ops[op].output_shape[ITEMS] > 1
         return is_large and self.view.rules[op].takes_for_one_item
-
-    def _reads_much(self, op: int) -> bool:
-        """Whether an op is a convolution of which each channel reads too much, all of its input, to be made by itself.
-
-        It is not where the input is small, and nothing reads the result by rows.
-        """
-        return self.view.rules[op].reads_all_channels and (
-            not has_small_input(self.view, op)
-            or any(
-                reads_rows(self.view, reader, name)
-                for name in self.view.makes[op]
-                for reader in self.view.readers[name]
-            )
-        )
 
     def _cost_behind(self, op: int, axis: int) -> float:
         return sum(self._tensor_cost(name, op, axis) for name in self.view.makes[op] if name)

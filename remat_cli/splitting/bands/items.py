@@ -19,14 +19,8 @@ def item_axes(view: ModelView, order: Sequence[int], forbidden: Collection[int])
     read = dict.fromkeys(name for op in order for name in view.reads[op] if _is_input(view, name))
     ways = [_spread(view, order, seed, forbidden) for seed in islice(read, MOST_SEEDS)]
     best = max(ways, key=lambda axes: sum(_made_bytes(view, op) for op in axes), default={})
-    return _with_makers(view, order, best, forbidden)
-
-
-def _with_makers(
-    view: ModelView, order: Sequence[int], axes: dict[int, int], forbidden: Collection[int]
-) -> dict[int, int]:
-    """The same with ops on what is whole that only ops cut alike read: numbers of a mask are made tile by tile too."""
-    found = dict(axes)
+    # The same with ops on what is whole that only ops cut alike read: numbers of a mask are made tile by tile too.
+    found = dict(best)
     for op in reversed(order):
         makers = (view.tensors[name].producer for name in view.reads[op] if name in view.tensors)
         if op in found or op in forbidden or any(maker in found for maker in makers):

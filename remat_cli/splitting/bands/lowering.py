@@ -114,7 +114,15 @@ class _Lowering:
             reads = self._reads(op, work)
             result = Piece(name if is_last else f"{name}/{self.mark}_{tile}/sum", name, None)
             if so_far is SumSoFar.FIRST_ROW:
-                result = self._behind_first_row(result, before, reads, is_last)
+                # Puts the sum so far in front of the rows that are added up; until the last tile a sum is a row
+                # itself.
+                rows = present(reads[0], "the rows that are added up")
+                slab = present(rows.slab, "the slab of rows")
+                if before is not None:
+                    joined = Piece(f"{result.name}/rows", rows.tensor, slab._replace(start=slab.start - 1))
+                    self._put(JoinStep((before, rows), joined))
+                    reads[0] = joined
+                result = result if is_last else Piece(result.name, rows.tensor, Slab(slab.axis, 0, 1))
             elif so_far is not SumSoFar.ADDED and before is not None:
                 place = present(so_far, "the input that takes a sum")
                 reads = [*reads, None][: max(len(reads), place + 1)]
@@ -126,16 +134,6 @@ class _Lowering:
                 self._put(RunStep(work, tile, tuple(reads), (part,), turn))
                 self._put(AddStep(before, part, result))
             before = result
-
-    def _behind_first_row(self, result: Piece, before: Piece | None, reads: list[Piece | None], is_last: bool) -> Piece:
-        """Puts the sum so far in front of the rows that are added up; until the last tile a sum is a row itself."""
-        rows = present(reads[0], "the rows that are added up")
-        slab = present(rows.slab, "the slab of rows")
-        if before is not None:
-            joined = Piece(f"{result.name}/rows", rows.tensor, slab._replace(start=slab.start - 1))
-            self._put(JoinStep((before, rows), joined))
-            reads[0] = joined
-        return result if is_last else Piece(result.name, rows.tensor, Slab(slab.axis, 0, 1))
 
     def _reads(self, op: int, work: TileWork) -> list[Piece | None]:
         pairs = zip(self.view.reads[op], work.sliced.needs, strict=True)

@@ -107,7 +107,17 @@ def _one_way(rewrite: Rewrite, op: int, going: _Way) -> Generator[Draft]:
             reads[place] = rewrite.constant(whole[at : at + 1], f"{name}/{way}")
         else:  # a state, or weights of which a caller may give others
             reads[place] = rewrite.name(f"{name}/{way}")
-            yield _part_of(rewrite, op, name, reads[place], at)
+            result = reads[place]
+            known = rewrite.types.get(name)
+            if known is None:
+                weight = rewrite.weights[name]
+                known = TensorType(weight.dtype.name.lower(), tuple(weight.shape.numpy()))
+            rewrite.types[result], rewrite.alike[result] = TensorType(known.dtype, (1, *known.shape[1:])), name
+            bounds = ((at, "start"), (at + 1, "stop"), (0, "axis"))
+            constants = (rewrite.constant(np.array([number], np.int64), f"{result}/{what}") for number, what in bounds)
+            draft = rewrite.name(f"{result}/slice")
+            rewrite.count(draft, op, 0)
+            yield Draft(draft, "Slice", (name, *constants), (result,))
     steps, _, *rest = rewrite.types[made].shape
     rewrite.types[going.result], rewrite.alike[going.result] = TensorType("float", (steps, 1, *rest)), made
     changed: list[ir.Attr] = [ir.AttrString("direction", going.direction)]
@@ -134,19 +144,5 @@ def _turned(rewrite: Rewrite, op: int, source: str, result: str) -> Draft:
     bounds = ((-1, "last"), (BEFORE_ALL, "end"), (TIME, "axis"), (-1, "step"))
     constants = (rewrite.constant(np.array([number], np.int64), f"{result}/{what}") for number, what in bounds)
     name = rewrite.name(f"{result}/turn")
-    rewrite.count(name, op, 0)
-    return Draft(name, "Slice", (source, *constants), (result,))
-
-
-def _part_of(rewrite: Rewrite, op: int, source: str, result: str, at: int) -> Draft:
-    """The draft that takes what is of one way out of what is of both."""
-    known = rewrite.types.get(source)
-    if known is None:
-        weight = rewrite.weights[source]
-        known = TensorType(weight.dtype.name.lower(), tuple(weight.shape.numpy()))
-    rewrite.types[result], rewrite.alike[result] = TensorType(known.dtype, (1, *known.shape[1:])), source
-    bounds = ((at, "start"), (at + 1, "stop"), (0, "axis"))
-    constants = (rewrite.constant(np.array([number], np.int64), f"{result}/{what}") for number, what in bounds)
-    name = rewrite.name(f"{result}/slice")
     rewrite.count(name, op, 0)
     return Draft(name, "Slice", (source, *constants), (result,))

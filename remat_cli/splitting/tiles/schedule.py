@@ -104,24 +104,22 @@ class _Scheduler:
                 stack.extend(reversed(missing))
                 continue
             stack.pop()
-            self._emit(index)
-
-    def _emit(self, index: int) -> None:
-        """Run a step, and then each step that has become the last reader of something and frees more than it makes."""
-        pending = [index]
-        while pending:
-            step = pending.pop()
-            if step in self.done:
-                continue
-            self.order.append(step)
-            self.done.add(step)
-            touched = (*reads_of(self.steps[step]), *results_of(self.steps[step]))
-            for piece in touched:
-                self.left[piece.name].discard(step)
-            for piece in touched:
-                last = next(iter(self.left[piece.name]), None) if len(self.left[piece.name]) == 1 else None
-                if last is not None and last not in self.done and self._is_relief(last):
-                    pending.append(last)
+            # Run a step, and then each step that has become the last reader of something and frees more than it
+            # makes.
+            pending = [index]
+            while pending:
+                step = pending.pop()
+                if step in self.done:
+                    continue
+                self.order.append(step)
+                self.done.add(step)
+                touched = (*reads_of(self.steps[step]), *results_of(self.steps[step]))
+                for piece in touched:
+                    self.left[piece.name].discard(step)
+                for piece in touched:
+                    last = next(iter(self.left[piece.name]), None) if len(self.left[piece.name]) == 1 else None
+                    if last is not None and last not in self.done and self._is_relief(last):
+                        pending.append(last)
 
     def _is_relief(self, index: int) -> bool:
         """Whether a step can run and frees more than it makes."""
