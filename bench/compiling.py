@@ -42,48 +42,38 @@ def zoo_paths(folder: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path
             path.unlink()
 
 
-def run_compiler(
-    model: Path, flags: Sequence[str], output: Path, cache: Path, timeout_seconds: float | None = None
+def run_remat(
+    *words: object, cache: Path | None = None, timeout_seconds: float | None = None
 ) -> tuple[int | None, Row, str]:
-    """Exit code (None: stopped), report, and what was said last."""
-    command = [sys.executable, "-m", "remat_cli", "compile", str(model), *flags, "--verify", "fast", "--quiet"]
-    command += ["--force", "--format", "json", "--output", str(output), "--plan", str(output.with_name(PLAN))]
+    """Exit code of a command in a process of its own (None: stopped), its report, and what was said last."""
+    command = [] if cache is None else ["env", f"REMAT_CACHE_DIR={cache}"]
+    command += [sys.executable, "-m", "remat_cli", *map(str, words), "--quiet", "--force", "--format", "json"]
     try:
-        done = subprocess.run(
-            ["env", f"REMAT_CACHE_DIR={cache}", *command],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            timeout=timeout_seconds,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
         return None, {}, f"stopped after {timeout_seconds:.0f} s"
     report: Row = json.loads(done.stdout) if done.stdout.strip() else {}
-    return done.returncode, report, (done.stderr.strip().splitlines() or [""])[-1].replace(str(model), model.name)
+    return done.returncode, report, (done.stderr.strip().splitlines() or [""])[-1]
+
+
+def run_compiler(
+    model: Path, flags: Sequence[str], output: Path, cache: Path, timeout_seconds: float | None = None
+) -> tuple[int | None, Row, str]:
+    """Exit code (None: stopped), report, and what was said last, with the model's name for its path."""
+    words = ("compile", model, *flags, "--verify", "fast", "--output", output, "--plan", output.with_name(PLAN))
+    code, report, said = run_remat(*words, cache=cache, timeout_seconds=timeout_seconds)
+    return code, report, said.replace(str(model), model.name)
 
 
 def compile_row(name: str, path: Path, budget: str, flags: Sequence[str], folder: Path) -> Row:
     """Compile and verify; the new model and its plan are left in the folder."""
-    command = [sys.executable, "-m", "remat_cli", "compile", str(path), "--budget", budget, "--format", "json"]
-    command += [
-        "--verify",
-        "thorough",
-        *flags,
-        "--quiet",
-        "--force",
-        "--output",
-        str(folder / OUTPUT),
-        "--plan",
-        str(folder / PLAN),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    report = json.loads(done.stdout) if done.stdout.strip() else {}
+    words = ("compile", path, "--budget", budget, "--verify", "thorough", *flags)
+    code, report, said = run_remat(*words, "--output", folder / OUTPUT, "--plan", folder / PLAN)
     return {
         "model": name,
         "budget": budget,
-        "exit_code": done.returncode,
-        "message": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "",
+        "exit_code": code,
+        "message": said,
         "report": {key: value for key, value in report.items() if key not in OF_THIS_RUN},
     }
 

@@ -7,9 +7,6 @@ process that trains is held against what the plan promises of processes.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +16,7 @@ import click
 import msgspec
 
 from bench.bench import Bench, Case, Key
-from bench.compiling import EXIT_WORDS, OUTPUT, PLAN, ROOT, Row, machine, mib, percent, table_lines, text
+from bench.compiling import EXIT_WORDS, OUTPUT, PLAN, ROOT, Row, machine, mib, percent, run_remat, table_lines, text
 from bench.training_run import TrainingJob, train
 from remat_cli.runtime.sessions._ort import run_fresh
 
@@ -73,18 +70,17 @@ def measured_rows(name: str, keys: Sequence[Key], seconds: float, folder: Path) 
     plain, nudged = run_fresh(train, job), run_fresh(train, msgspec.structs.replace(job, nudged=True))
     for _, bits in keys:
         flags = ("--budget", case.budgets[bits], "--time-limit", f"{seconds:g}s", "--no-capped-run", *BITS[bits])
-        done = _remat("compile", step, *flags, "-o", folder / OUTPUT, "--plan", folder / PLAN)
-        report = json.loads(done.stdout) if done.stdout.strip() else {}
+        code, report, said = run_remat("compile", step, *flags, "-o", folder / OUTPUT, "--plan", folder / PLAN)
         planned = None
-        if done.returncode == 0:
+        if code == 0:
             planned = run_fresh(train, TrainingJob(str(folder / OUTPUT), str(state), case.learning_rate))
         yield {
             "network": name,
             "bits": bits,
             "batch": case.batch,
             "budget": case.budgets[bits],
-            "exit_code": done.returncode,
-            "message": (done.stderr.strip().splitlines() or [""])[-1],
+            "exit_code": code,
+            "message": said,
             "learning_rate": case.learning_rate,
             "plain": msgspec.to_builtins(plain),
             "nudged": msgspec.to_builtins(nudged),
@@ -103,15 +99,11 @@ def written_step(name: str, folder: Path) -> tuple[Path, Path]:
 
         model = export(network, folder / f"{network}.onnx")
     step = folder / f"{name}.train.onnx"
-    done = _remat("train", model, "--loss", "cross-entropy", "--batch", case.batch, *case.flags, "-o", step)
-    if done.returncode:
-        raise click.ClickException(done.stderr.strip())
-    return step, Path(json.loads(done.stdout)["state"])
-
-
-def _remat(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "remat_cli", *map(str, words), "--force", "--quiet", "--format", "json"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    words = ("train", model, "--loss", "cross-entropy", "--batch", case.batch, *case.flags, "-o", step)
+    code, report, said = run_remat(*words)
+    if code:
+        raise click.ClickException(said)
+    return step, Path(report["state"])
 
 
 def difference(row: Row, other: str = "planned") -> float | None:

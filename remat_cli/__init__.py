@@ -188,8 +188,8 @@ def compile_for(
     """
     from remat_cli.commands.compile import compile_targets
 
-    settings = _settings({"target": targets, "budget": budget, "output": output, **options})
-    return compile_targets(Path(model), settings, _listening(on_progress))
+    given = {"target": targets, "budget": budget, "output": output, **options}
+    return compile_targets(Path(model), _settings(given), _listening(on_progress))
 
 
 def train(
@@ -367,24 +367,12 @@ def run(
         RematError: the file, its models, the inputs or an output path cannot be used, a device or Ray is not here, or
             a stage is lost.
     """
+    given = dict(locals())
     from remat_cli.commands.run import ready_run
 
     settings = _settings({"inputs": input, "output": output, "force": force, "seed": seed})
-    words = {
-        "repeat": repeat,
-        "trace": trace,
-        "enforce_budget": enforce_budget or None,
-        "local": local or None,
-        "address": address,
-        "resource": resource,
-        "steps": steps,
-        "flush": flush,
-        "micro_batches": micro_batches,
-        "learning_rate": learning_rate,
-        "state": state,
-        "resume": resume or None,
-        "intra_op_threads": intra_op_threads,
-    }
+    words = {key: given[key] for key in given if key not in ("plan", "input", "output", "force", "seed", "on_progress")}
+    words |= {key: given[key] or None for key in ("enforce_budget", "local", "resume")}
     report: RunReport | PipelineRunReport = ready_run(Path(plan), words)(settings, _listening(on_progress))
     return report
 
@@ -412,8 +400,7 @@ def partition(
     from remat_cli.pipelines.commands.partition import partition_model
 
     request = partition_request(devices, memory, link, micro_batches, method)
-    settings = _settings({"output": output, **options})
-    return partition_model(Path(model), request, settings, _listening(on_progress))
+    return partition_model(Path(model), request, _settings({"output": output, **options}), _listening(on_progress))
 
 
 def solve(
@@ -569,9 +556,8 @@ def sweep(
     given = {key: value for key, value in locals().items() if key not in ("model", "executor", "resume")}
     from remat_cli.contest.commands.sweep import sweep_words
 
-    sizes = str(batch) if isinstance(batch, int) else _words(batch)
-    words = {**given, "budgets": _words(budgets), "batch": sizes}
-    return sweep_words(Path(model), words, executor, resume, _listening(on_progress))
+    given |= {"budgets": _words(budgets), "batch": str(batch) if isinstance(batch, int) else _words(batch)}
+    return sweep_words(Path(model), given, executor, resume, _listening(on_progress))
 
 
 def load(plan: str | Path) -> LoadedPlan:

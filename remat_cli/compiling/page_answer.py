@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from remat_cli.base.errors import ConfigError
-from remat_cli.base.units import parse_bytes
 from remat_cli.compiling.platform import Platform
 from remat_cli.core.paging.paged_plan import PagedPlan
 from remat_cli.core.paging.paged_sessions import SessionCosts, own_sizes
@@ -17,7 +16,7 @@ from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.solver_run import ProvedFloor, SolverRun, Status
-from remat_cli.core.values.spill import SpillMemory, SpillSpec
+from remat_cli.core.values.spill import SpillSpec
 from remat_cli.report.solution import SolutionReport, solution_report, with_paging
 from remat_cli.solvers import make_solver, run_solver
 from remat_cli.solvers.base import Limits
@@ -50,14 +49,7 @@ def abstract_terms(problem: Problem, spec: SpillSpec) -> PagingTerms:
     """
     if spec.write_bytes_per_second is None or spec.read_bytes_per_second is None:
         raise ConfigError(f"--spill {spec.name}: an instance knows no memory: write its bandwidth, host:12GB/s")
-    memory = SpillMemory(
-        memory=spec.memory,
-        folder=spec.folder,
-        write_bytes_per_second=spec.write_bytes_per_second,
-        read_bytes_per_second=spec.read_bytes_per_second,
-        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
-        is_duplex=spec.is_duplex,
-    )
+    memory = spec.at(spec.write_bytes_per_second, spec.read_bytes_per_second)
     return PagingTerms(memory, SessionCosts(tuple(tensor.size_bytes for tensor in problem.tensors)))
 
 

@@ -1,6 +1,7 @@
 """From a model file to what planning needs: load, optimise, look at one run, measure."""
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +52,7 @@ from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.ort_rules.versions import ends_of
 from remat_cli.runtime.measure.profilers import LONG_SECONDS, ProfileRequest
-from remat_cli.runtime.measure.turns import digest_of as digest_of_outputs
+from remat_cli.runtime.measure.turns import digest_of_outputs
 from remat_cli.runtime.observe.resident import can_measure_resident
 from remat_cli.runtime.observe.sight import Sight, look
 from remat_cli.runtime.sessions.array_file import shapes_of
@@ -483,7 +484,9 @@ def process_key(original: Original, source: SourceModel, conditions: Conditions)
     return f"{original.key} {source.sha256} {asked_settings(conditions)} {conditions.session.concurrency}"
 
 
-def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int, model: Any = None) -> ProfileRequest:
+def profile_request(
+    conditions: Conditions, spec: DeviceSpec, runs: int, model: Any = None, most_seconds: float = math.inf
+) -> ProfileRequest:
     """How ops are measured inside a model, with so many runs of it; those of the model's bodies one by one."""
     return ProfileRequest(
         device=CPU if spec.provider == CPU else spec.session_device,
@@ -494,6 +497,7 @@ def profile_request(conditions: Conditions, spec: DeviceSpec, runs: int, model: 
         custom_ops=conditions.custom_ops,
         run_seconds=conditions.run_seconds,
         wiring={} if model is None else body_wiring(model),
+        most_seconds=most_seconds,
     )
 
 

@@ -18,7 +18,7 @@ from remat_cli.compiling.prepare import Prepared, profile_request
 from remat_cli.compiling.ways import way_asked
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.noise import TimeNoise
-from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile
+from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenance
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.load import save
 from remat_cli.onnx_io.read.one_op import call_model
@@ -93,41 +93,65 @@ def profile_beside(
         is_known = len(known) == len(set(prepared.signatures))
         expected_ns = expected_ns_of(prepared, known) if is_known else 0
         is_trusted = is_known and relative is not None  # how fast the machine is this minute says nothing of a multiple
-        settings = profile_request(conditions, spec, RUNS).default_settings
         if prepared.was_long and measured is not None:
             relative = prepared.facts.relative_time
-            cache.store_ops(scope, _least_costs(prepared, measured))
-            cache.store_bodies(scope, _bodies(prepared, measured))
-            cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(prepared.facts))
-            known = cache.op_costs(scope, prepared.signatures)
-        elif not is_trusted and not (is_known and is_right_now(prepared, expected_ns, settings)):
-            request = profile_request(conditions, spec, RUNS - is_known, prepared.reference)
-            request = msgspec.structs.replace(request, most_seconds=most_seconds)
+            _keep(cache, scope, prepared, measured, prepared.facts)
+        elif not is_trusted and not (is_known and is_right_now(prepared, expected_ns, conditions, spec)):
+            asked = profile_request(conditions, spec, RUNS - is_known, prepared.reference, most_seconds)
             names, advance = [op.name for op in prepared.graph.ops], _telling_how_long(progress)
-            measured = measure(prepared.reference_path, prepared.feeds, names, request, advance, beside)
+            measured = measure(prepared.reference_path, prepared.feeds, names, asked, advance, beside)
             if measured.beside_ns is not None:
                 relative = measured.run_ns / measured.beside_ns
                 measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
-            whole = WholeTime(measured.run_ns, measured.run_noise_percent)
-            replace_known = is_known and is_wrong(prepared, expected_ns, whole)
-            cache.store_ops(scope, _least_costs(prepared, measured), replace=replace_known)
-            cache.store_bodies(scope, _bodies(prepared, measured))
-            if conditions.inputs is None:
-                facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
-                cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
-            known = cache.op_costs(scope, prepared.signatures)
-        bodies = cache.bodies(scope, prepared.signatures)
+            facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
+            are_wrong = is_known and is_wrong(prepared, expected_ns, measured.whole)
+            _keep(cache, scope, prepared, measured, None if conditions.inputs else facts, replace_known=are_wrong)
+        known, bodies = cache.op_costs(scope, prepared.signatures), cache.bodies(scope, prepared.signatures)
+    return _profile_of(prepared, spec, scope.provenance, measured, (known, bodies)), relative
+
+
+def _keep(
+    cache: ProfileCache,
+    scope: CacheScope,
+    prepared: Prepared,
+    measured: Measured,
+    facts: ModelFacts | None,
+    *,
+    replace_known: bool = False,
+) -> None:
+    """Keep what runs of the model showed of ops, and of it as a whole where facts are given."""
+    least: dict[str, OpCost] = {}
+    for signature, cost in zip(prepared.signatures, measured.ops, strict=True):  # of equal ops the least time counts
+        if signature not in least or cost.time_ns < least[signature].time_ns:
+            least[signature] = cost
+    cache.store_ops(scope, least, replace=replace_known)
+    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
+    cache.store_bodies(scope, {sign: measured.bodies[op.name] for op, sign in ops if op.name in measured.bodies})
+    if facts is not None:
+        cache.store_model(scope, prepared.reference_sha256, msgspec.json.encode(facts))
+
+
+def _profile_of(
+    prepared: Prepared,
+    spec: DeviceSpec,
+    provenance: Provenance,
+    measured: Measured | None,
+    costs: tuple[Mapping[str, OpCost], Mapping[str, tuple[int, ...]]],
+) -> Profile:
+    """The costs by signature of ops, and of what their bodies hold, as those of the model's ops by name."""
+    known, bodies = costs
     ops = tuple(zip(prepared.graph.ops, prepared.signatures, strict=True))
     packed = measured.packed_bytes if measured else prepared.facts.packed_bytes
-    uses, provenance = weight_uses(prepared.reference), scope.provenance
     if measured is not None and measured.runs:  # as many runs as there were, if it is known
         provenance = msgspec.structs.replace(provenance, runs=max(1, measured.runs - WARMUPS))
-    profile = Profile(
+    return Profile(
         device=spec.name,
         model_sha256=prepared.reference_sha256,
         provenance=provenance,
         ops=tuple(msgspec.structs.replace(known[signature], name=op.name) for op, signature in ops),
-        weight_bytes=prepared.rules.packing.loaded_weight_bytes(prepared.graph, uses, packed),
+        weight_bytes=prepared.rules.packing.loaded_weight_bytes(
+            prepared.graph, weight_uses(prepared.reference), packed
+        ),
         input_bytes=prepared.graph.input_bytes,
         packed_bytes=packed or 0,
         run_ns=measured.run_ns if measured else None,
@@ -136,7 +160,6 @@ def profile_beside(
         power_watts=spec.power_watts,
         bodies={op.name: bodies[signature] for op, signature in ops if signature in bodies},
     )
-    return profile, relative
 
 
 def expected_ns_of(prepared: Prepared, known: Mapping[str, OpCost]) -> int:
@@ -163,7 +186,7 @@ def are_others_in_the_way(before: CpuClock) -> bool:
     return TimeNoise(None, *cpu_clock().since(before)).is_busy
 
 
-def is_right_now(prepared: Prepared, expected_ns: int, settings: SessionSettings) -> bool:
+def is_right_now(prepared: Prepared, expected_ns: int, conditions: Conditions, spec: DeviceSpec) -> bool:
     """Whether a run, or a few, take as long as expected: costs from another model or minute are not just believed.
 
     Runs that take longer say nothing while other programs are in the way, which slow all ops down.
@@ -172,6 +195,7 @@ def is_right_now(prepared: Prepared, expected_ns: int, settings: SessionSettings
         RuntimeFailure: the runtime refuses or fails to run the model.
     """
     path, feeds = prepared.reference_path, prepared.feeds
+    settings = profile_request(conditions, spec, RUNS).default_settings
     if prepared.conditions.family is not None:
         return not is_wrong(prepared, expected_ns, time_apart(path, feeds, settings, CHECK_SECONDS))
 
@@ -203,21 +227,6 @@ def _telling_how_long(progress: Progress) -> Callable[[int, int], None]:
         progress.advance(done, total)
 
     return advance
-
-
-def _least_costs(prepared: Prepared, measured: Measured) -> dict[str, OpCost]:
-    """Costs by signature; of equal ops the least time counts."""
-    least: dict[str, OpCost] = {}
-    for signature, cost in zip(prepared.signatures, measured.ops, strict=True):
-        if signature not in least or cost.time_ns < least[signature].time_ns:
-            least[signature] = cost
-    return least
-
-
-def _bodies(prepared: Prepared, measured: Measured) -> dict[str, tuple[int, ...]]:
-    """What bodies of ops ask for, by signature."""
-    ops = zip(prepared.graph.ops, prepared.signatures, strict=True)
-    return {signature: measured.bodies[op.name] for op, signature in ops if op.name in measured.bodies}
 
 
 def profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:

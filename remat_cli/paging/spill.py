@@ -7,12 +7,11 @@ from dataclasses import replace
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.progress import Progress
-from remat_cli.base.units import parse_bytes
 from remat_cli.compiling.platform import Platform
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.pages import PAGE_BYTES
 from remat_cli.core.values.profile import HOST_MEMORY, LinkCost
-from remat_cli.core.values.spill import SpillMemory, SpillSpec
+from remat_cli.core.values.spill import SpillSpec
 from remat_cli.runtime.measure.profile_cache import ProfileCache, cpu_name
 from remat_cli.runtime.measure.spill_speed import SYSTEM, measure_spill
 
@@ -28,14 +27,8 @@ def with_spill(platform: Platform, conditions: Conditions, progress: Progress) -
     if spec is None:
         return platform
     out, back, *fresh = _links(spec, conditions, progress)
-    memory = SpillMemory(
-        folder=spec.folder,
-        write_bytes_per_second=out.bytes_per_second,
-        read_bytes_per_second=back.bytes_per_second,
-        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
-        is_duplex=spec.is_duplex,
-        fresh_page_ns=sum(link.time_ns(PAGE_BYTES) for link in fresh),
-    )
+    fresh_page_ns = sum(link.time_ns(PAGE_BYTES) for link in fresh)
+    memory = spec.at(out.bytes_per_second, back.bytes_per_second, fresh_page_ns)
     return replace(platform, links=(out, back), spill=memory)
 
 
@@ -50,14 +43,7 @@ def with_host(platform: Platform, spec: SpillSpec, links: Sequence[LinkCost]) ->
     back = next(link for link in links if link.source == HOST_MEMORY)
     given = spec.write_bytes_per_second, spec.read_bytes_per_second
     rates = [known or mean * 1e9 / max(1, link.time_ns(mean)) for known, link in zip(given, (out, back), strict=True)]
-    memory = SpillMemory(
-        memory=spec.memory,
-        write_bytes_per_second=rates[0],
-        read_bytes_per_second=rates[1],
-        budget_bytes=None if spec.budget is None else parse_bytes(spec.budget),
-        is_duplex=spec.is_duplex,
-    )
-    return replace(platform, links=(out, back), spill=memory)
+    return replace(platform, links=(out, back), spill=spec.at(rates[0], rates[1]))
 
 
 def _links(spec: SpillSpec, conditions: Conditions, progress: Progress) -> tuple[LinkCost, ...]:

@@ -49,6 +49,14 @@ from remat_cli.report.style import Style, columns, duration, lines_of, percent, 
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
 
+class MeasuredTime(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Extra time as verification measured it, in percent, and within what share of it noise decides."""
+
+    percent: float
+    noise_percent: float = 0.0
+    noise: str = ""
+
+
 class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory of a model or a plan goes.
 
@@ -63,8 +71,9 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     and a `way` to run; other bytes are then those of the first memory, the baseline is `baseline_device` alone.
 
     `asked` is what else was asked for, `promises` what verification of a plan showed of all that it promises (nothing
-    of a model, of which nothing was promised), `unkept` says which of its predictions were not kept. In JSON `fits` and
-    `verdict` stand beside the fields, by prediction but where a plan was verified; null without a budget.
+    of a model, of which nothing was promised), `unkept` says which of its predictions were not kept, `measured_time`
+    what it costs in time, beside the predicted `overhead_percent`. In JSON `fits` and `verdict` stand beside the
+    fields, by prediction but where a plan was verified; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
     `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs. `few_bits` says of one
     of int8, int4 or float16 what of that is alive is float32 all the same. `names` are those by which people are told
@@ -124,6 +133,7 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     asked: Asked = Asked()
     promises: tuple[MeasuredPromise, ...] = ()
     unkept: tuple[str, ...] = ()
+    measured_time: MeasuredTime | UnsetType = UNSET
     ladder: tuple[LadderStep, ...] = ()
     few_bits: FewBits | None = None
     names: ToldNames = ToldNames()
@@ -156,6 +166,11 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
         found = [each.measured for each in self.promises if each.measure in measures]
         numbers = [number for number in found if isinstance(number, int) and not isinstance(number, bool)]
         return max(numbers) if self.sizes is None and not self.memories and numbers else None
+
+    @property
+    def measured_time_here(self) -> MeasuredTime | None:
+        """What it was measured to cost in time; None where it was not, or not at the sizes that are looked at."""
+        return self.measured_time or None if self.sizes is None else None
 
     def lines(self, style: Style) -> list[str]:
         """Everything about one model or plan."""
@@ -197,18 +212,10 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     Raises:
         ModelError: the plan contradicts itself.
     """
-    problem, plan, promise, splitting = file.problem(), file.plan(), file.promise, file.splitting
-    floor = working_set_floor(problem)
-    whole_floor = splitting.whole_floor_bytes if splitting else file.solved.floor_bytes
+    problem, plan, promise, splitting, solved = file.problem(), file.plan(), file.promise, file.splitting, file.solved
+    floor, whole_floor = working_set_floor(problem), splitting.whole_floor_bytes if splitting else solved.floor_bytes
     is_blocking = splitting is None and floor.ops[0] is not None and floor.bytes[0] == whole_floor
-    peak_at = fullest_step(promise.memory_bytes)
-    peak_op = None if peak_at is None else promise.order[peak_at]
-    gates = set(promise.gates)  # which are no steps of the schedule: at one, the step before it counts
-    step = None if peak_at is None else max(0, sum(op not in gates for op in promise.order[: peak_at + 1]) - 1)
-    workspace = 0 if peak_op in promise.gates else _workspace_bytes(plan, step)
     learning = Learning() if file.verification is None else file.verification.learning
-    alive = () if step is None else alive_at(file.graph, problem, plan, step)
-    overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
     return InspectReport(
         path=str(path),
         kind="plan",
@@ -219,26 +226,16 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
         room_bytes=learning.room_bytes,
         fixed_bytes=promise.fixed_bytes,
         floor_bytes=whole_floor,
-        floor_with_splitting_bytes=file.solved.floor_with_splitting_bytes,
+        floor_with_splitting_bytes=solved.floor_with_splitting_bytes,
         blocking_op=file.graph.ops[floor.ops[0]].name if is_blocking and floor.ops[0] is not None else None,
-        peak_bytes=promise.peak_bytes,
-        peak_step=peak_at,
-        peak_op=peak_op,
-        memory_bytes=promise.memory_bytes,
-        alive=alive,
-        workspace_bytes=workspace,
-        gate_bytes=max(0, promise.peak_bytes - promise.fixed_bytes - workspace - sum(t.bytes for t in alive)),
-        time=file.solved.time_ns,
+        **_at_peak(file, problem, plan),
         budget=file.request.budget,
         budget_bytes=file.request.budget_bytes,
         baseline_memory_bytes=promise.baseline_memory_bytes,
         baseline_peak_bytes=promise.baseline_peak_bytes,
         recomputes=recomputes(file.graph, problem, plan),
         **promised(file),
-        overhead_percent=overhead,
-        lower_bound_percent=bound,
-        gap_percent=difference(overhead, bound),
-        space=file.solved.space,
+        **_cost(file),
         regions=planned_regions(file),
         step_times_ns=step_times_ns(file) if splitting else (),
         baseline_step_times_ns=tuple(cost.time_ns for cost in splitting.whole_profile.ops) if splitting else (),
@@ -248,14 +245,51 @@ def inspect_plan(path: Path, file: PlanFile, warnings: tuple[str, ...] = ()) -> 
     )
 
 
+def _at_peak(file: PlanFile, problem: Problem, plan: Plan) -> dict[str, Any]:
+    """What the written model holds over time, and what is held where that is most."""
+    promise, gates = file.promise, set(file.promise.gates)
+    peak_at = fullest_step(promise.memory_bytes)
+    peak_op = None if peak_at is None else promise.order[peak_at]
+    # Gates are no steps of the schedule: at one, the step before it counts.
+    step = None if peak_at is None else max(0, sum(op not in gates for op in promise.order[: peak_at + 1]) - 1)
+    workspace = 0 if peak_op in gates else _workspace_bytes(plan, step)
+    alive = () if step is None else alive_at(file.graph, problem, plan, step)
+    return {
+        "peak_bytes": promise.peak_bytes,
+        "peak_step": peak_at,
+        "peak_op": peak_op,
+        "memory_bytes": promise.memory_bytes,
+        "alive": alive,
+        "workspace_bytes": workspace,
+        "gate_bytes": max(0, promise.peak_bytes - promise.fixed_bytes - workspace - sum(t.bytes for t in alive)),
+    }
+
+
+def _cost(file: PlanFile) -> dict[str, Any]:
+    """What a plan costs in time, by prediction, beside what is proved."""
+    overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
+    return {
+        "time": file.solved.time_ns,
+        "overhead_percent": overhead,
+        "lower_bound_percent": bound,
+        "gap_percent": difference(overhead, bound),
+        "space": file.solved.space,
+    }
+
+
 def _workspace_bytes(plan: Plan, step: int | None) -> int:
     return 0 if step is None else plan.memory_bytes[0][step] - plan.live_bytes[0][step]
 
 
 def promised(file: PlanFile) -> dict[str, Any]:
-    """What verification of a plan showed of its promises; nothing of one that was not verified."""
+    """What verification of a plan showed of its promises, and of its time; nothing of one that was not verified."""
     seen = file.verification
-    return {} if seen is None else {"promises": seen.promises, "unkept": seen.warned}
+    if seen is None:
+        return {}
+    timed: dict[str, Any] = {}
+    if seen.extra_time_percent is not None:
+        timed["measured_time"] = MeasuredTime(seen.extra_time_percent, seen.noise_percent, seen.noise_told)
+    return {"promises": seen.promises, "unkept": seen.warned, **timed}
 
 
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:
@@ -272,11 +306,7 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     rows += [] if split_floor is None else [["floor with splitting", style.size(split_floor)]]
     if report.baseline_peak_bytes is not None:
         rows += [["original peak", style.size(report.baseline_peak_bytes)]]
-    if report.time is not None:
-        rows += [["time", duration(report.time)]]
-    if report.overhead_percent is not None:
-        bound = f"proved least {percent(report.lower_bound_percent)}"
-        rows += [["overhead", f"{percent(report.overhead_percent)}, {bound}, space {report.space or 'unknown'}"]]
+    rows += _time_rows(report)
     if report.budget_bytes is not None:
         text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
         rows += [["budget", f"{text}{style.size(need.budget_bytes)} {BOUNDED[need.bounds]}"]]
@@ -298,6 +328,20 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     return lines + ladder_lines(report) + closing_lines(report, style)
 
 
+def _time_rows(report: InspectReport) -> list[list[str]]:
+    """How long a run takes, and what a plan costs in time: as predicted, and as measured where it was."""
+    seen, rows = report.measured_time_here, list[list[str]]()
+    if report.time is not None:
+        rows += [["time", duration(report.time) + (" predicted" if seen else "")]]
+    if report.overhead_percent is not None:
+        bound = f"proved least {percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"
+        cost = percent(report.overhead_percent)
+        if seen is not None:
+            cost = f"{percent(seen.percent)} measured{f' ({seen.noise})' if seen.noise else ''}, {cost} predicted"
+        rows += [["overhead", f"{cost}, {bound}"]]
+    return rows
+
+
 HUNDREDTH = 2**20 / 100  # of a MiB
 SEARCHED = "the least is found by a search, `remat compile --budget min`"
 BOUNDED: dict[Bounds, str] = {"live": "of what is live at once", "process": "of the process"}
@@ -309,6 +353,9 @@ def inspect_verdict(report: InspectReport) -> ReportVerdict:
         return ReportVerdict(no_plan=f"`--budget {report.budget}` has no bytes to judge: {SEARCHED}", is_open=True)
     is_plan = report.kind == "plan"
     price = Price(predicted_percent=report.overhead_percent, is_looked_up=False) if is_plan else None
+    if price is not None and (seen := report.measured_time_here):
+        noise = {"noise": seen.noise, "noise_percent": seen.noise_percent}
+        price = msgspec.structs.replace(price, measured_percent=seen.percent, **noise)
     need, *_ = report.needs
     if is_plan:
         advice = ""

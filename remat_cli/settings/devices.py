@@ -106,8 +106,9 @@ def read_device(file: Path) -> DeviceSpec:
         if values.get("spill") is not None:
             values["spill"] = msgspec.to_builtins(parse_spill(values["spill"]))
         if values.get("budget") is not None:
-            values["budget"] = parse_budget(str(values["budget"])).text
+            values["budget"] = str(values["budget"]).strip()
         spec = msgspec.convert(values, DeviceSpec, strict=False)
+        spec.own_budget()  # which refuses what is no budget
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"device file {file}: {error}") from None
     _check_values(spec, file)
@@ -160,8 +161,8 @@ def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, AskedBudget]:
     """Budgets by memory from the devices' own descriptions."""
     own: dict[str, AskedBudget] = {}
     for spec in specs:
-        if spec.budget is not None:
-            _put(own, spec.memory, parse_budget(spec.budget), specs)
+        if (budget := spec.own_budget()) is not None:
+            _put(own, spec.memory, budget, specs)
     return own
 
 

@@ -63,6 +63,5 @@ def _described(values: dict[Any, Any]) -> SpillSpec:
             raise ConfigError(f"spill: {key} = {rate} must be above 0")
     if (spec.write_bytes_per_second is None) != (spec.read_bytes_per_second is None):
         raise ConfigError("spill: give write_bytes_per_second and read_bytes_per_second, or neither")
-    if spec.budget is not None:
-        parse_bytes(spec.budget)
+    spec.budget_bytes()  # which refuses what is no size
     return spec

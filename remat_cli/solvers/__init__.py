@@ -53,10 +53,7 @@ def make_pager(name: str, options: Mapping[str, Any] | None = None) -> Pager:
     Raises:
         ConfigError: no such pager, no such option, or a value of the wrong type.
     """
-    try:
-        pager: Pager = msgspec.convert(dict(options or {}), pager_class(name), strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"solver {name}: {error}; `remat solvers` lists its options") from None
+    pager: Pager = _made(name, pager_class(name), options)
     return pager
 
 
@@ -77,12 +74,16 @@ def make_solver(name: str, options: Mapping[str, Any] | None = None) -> Solver:
     Raises:
         ConfigError: no such solver, no such option, or a value of the wrong type.
     """
-    solver_type = solver_class(name)
+    solver: Solver = _made(name, solver_class(name), options)
+    return solver
+
+
+def _made(name: str, kind: Any, options: Mapping[str, Any] | None) -> Any:
+    """A solver of a class, whose fields are its options."""
     try:
-        solver: Solver = msgspec.convert(dict(options or {}), solver_type, strict=False)
+        return msgspec.convert(dict(options or {}), kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"solver {name}: {error}; `remat solvers` lists its options") from None
-    return solver
 
 
 def solver_class(name: str) -> Any:

@@ -94,7 +94,7 @@ def test_what_verification_meets_names_the_users_file(tmp_path, monkeypatch):
     data = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
     path = model_file(tmp_path, helper.make_node("Exp", ["x"], ["y"]), data)
 
-    def refuse(request: VerifyRequest, advance: object) -> None:
+    def refuse(request: VerifyRequest, *_: object) -> None:
         raise running(request.rewritten).failed("it does not feel like it")
 
     monkeypatch.setattr("remat_cli.compiling.one_model.verify.verify_closely", refuse)

@@ -53,6 +53,20 @@ def test_a_split_plan_beside_the_whole_model():
     assert report.peak_op == "grow/tile_1"
 
 
+def test_time_that_was_measured_stands_beside_what_was_predicted():
+    file = samples.plan_file()
+    by_prediction = inspect_plan(Path("net.plan.json"), msgspec.structs.replace(file, verification=None))
+    assert "measured" not in "\n".join(by_prediction.lines(Style()))
+    seen = msgspec.structs.replace(samples.verification(), measured_overhead_percent=44.0)
+    report = inspect_plan(Path("net.plan.json"), msgspec.structs.replace(file, verification=seen))
+    assert report.measured_time.percent == 44.0
+    lines = "\n".join(report.lines(Style()))
+    assert f"+44.00 % measured, {report.overhead_percent:+.2f} % predicted" in lines
+    assert "+44 % time" in report.verdict
+    other_sizes = msgspec.structs.replace(report, sizes={"batch": 2})
+    assert "measured" not in "\n".join(other_sizes.lines(Style())), "at other sizes nothing was"
+
+
 def test_what_gates_hold_is_named():
     # A gate of 16 bytes runs after make_skip and is alive during grow: the peak is one step later, 16 bytes higher.
     file = samples.plan_file()

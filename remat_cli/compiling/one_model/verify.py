@@ -33,7 +33,7 @@ from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.family import resident_after
-from remat_cli.runtime.verify.verify import alone_key, verify_closely
+from remat_cli.runtime.verify.verify import sessions_to_run, verify_closely
 from remat_cli.runtime.verify.verify_request import Beyond, ManySizes, VerifyRequest
 
 LONG_NS = 2_000_000_000
@@ -95,11 +95,12 @@ def _verified(
     request: VerifyRequest, whole: Prepared, checks: Checks, progress: Progress
 ) -> tuple[OneModelSeen, tuple[Lesson, ...]]:
     """What runs showed; what sessions on the original alone show is measured once, and kept."""
-    key = alone_key(request, whole.original.key)
+    program = sessions_to_run(request)
+    key = program.alone_key(whole.original.key)
     facts = known_facts_of(whole.reference_sha256, whole.conditions)
     known = None if facts is None or checks.mode == "thorough" else facts.alone.get(key)
     with _blamed_on_machine(whole):
-        report, lessons, alone = verify_closely(replace(request, known_alone=known), progress.advance)
+        report, lessons, alone = verify_closely(replace(request, known_alone=known), program, progress.advance)
     if facts is not None and known is None and alone:
         remember_facts(whole.reference_sha256, whole.conditions, alone={**facts.alone, key: alone})
     return report, lessons

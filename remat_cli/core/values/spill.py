@@ -4,6 +4,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from remat_cli.base.units import parse_bytes
 from remat_cli.core.paging.paging import Link
 from remat_cli.core.paging.paging_rules import PagingRules
 from remat_cli.core.paging.weight_paging import WeightPaging
@@ -36,6 +37,26 @@ class SpillSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     def name(self) -> str:
         """What users call it."""
         return spill_name(self.memory, self.folder)
+
+    def budget_bytes(self) -> int | None:
+        """The most that may lie there; None: what there is.
+
+        Raises:
+            ConfigError: the budget is no size.
+        """
+        return None if self.budget is None else parse_bytes(self.budget)
+
+    def at(self, write_bytes_per_second: float, read_bytes_per_second: float, fresh_page_ns: int = 0) -> "SpillMemory":
+        """The memory that this is, once it is known how fast."""
+        return SpillMemory(
+            folder=self.folder,
+            write_bytes_per_second=write_bytes_per_second,
+            read_bytes_per_second=read_bytes_per_second,
+            budget_bytes=self.budget_bytes(),
+            is_duplex=self.is_duplex,
+            fresh_page_ns=fresh_page_ns,
+            memory=self.memory,
+        )
 
 
 class SpillMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

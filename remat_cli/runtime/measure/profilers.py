@@ -98,6 +98,13 @@ class ProfileRequest(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.settings, exact=False)
 
 
+class WholeTime(msgspec.Struct, frozen=True):
+    """The least time of a whole run, and how far the second-least lies above it."""
+
+    time_ns: int
+    noise_percent: float
+
+
 class Measured(msgspec.Struct, frozen=True):
     """What measuring gave.
 
@@ -125,6 +132,11 @@ class Measured(msgspec.Struct, frozen=True):
     def ops_ns(self) -> int:
         """The sum of op times."""
         return sum(cost.time_ns for cost in self.ops)
+
+    @property
+    def whole(self) -> WholeTime:
+        """How long a whole run takes."""
+        return WholeTime(self.run_ns, self.run_noise_percent)
 
 
 class MeasureJob(msgspec.Struct, frozen=True):
@@ -413,13 +425,6 @@ def _run_block(session: Any, times: list[int], feeds: Mapping[str, Array], reque
 def cost_of(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:
     """The cost of an op that took so long in some runs."""
     return OpCost(name, 1000 * min(durations_us), workspace, noise_percent(durations_us))
-
-
-class WholeTime(msgspec.Struct, frozen=True):
-    """The least time of a whole run, and how far the second-least lies above it."""
-
-    time_ns: int
-    noise_percent: float
 
 
 def time_whole(

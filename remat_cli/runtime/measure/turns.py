@@ -249,7 +249,7 @@ def prints_of(outputs: Mapping[str, Any]) -> tuple[OutputPrint, ...]:
     return tuple(prints)
 
 
-def digest_of(outputs: Mapping[str, Any]) -> str:
+def digest_of_outputs(outputs: Mapping[str, Any]) -> str:
     """A hash of all outputs of a run: the same where they are equal bit for bit."""
     return hashlib.sha256(repr(sorted((each.name, each.sha256) for each in prints_of(outputs))).encode()).hexdigest()
 

@@ -52,7 +52,7 @@ Prints = tuple[tuple[OutputPrint, ...], ...]
 
 
 @dataclass(frozen=True)
-class _Program:
+class SessionsToRun:
     """What is run: each model alone in `alone`, the first session exact, then both in turn, and on the clock.
 
     `reference_alone` are further sessions of the optimised original, where the user's file takes its turns.
@@ -68,6 +68,11 @@ class _Program:
         """Of both models together, without the further rounds of short ones."""
         of_both = sum(len(session.on) for session in (*self.alone, self.turns)) + self.rounds
         return 2 * of_both + sum(len(session.on) for session in self.reference_alone)
+
+    def alone_key(self, fed: str) -> str:
+        """Which sessions on the original alone these are, where the key of what is fed is `fed`."""
+        asked = msgspec.json.encode((self.alone, self.reference_alone, fed), order="sorted")
+        return hashlib.sha256(asked).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -118,15 +123,14 @@ def verify(request: VerifyRequest, advance: Advance = ignore_progress) -> OneMod
         RuntimeFailure: the runtime refuses or fails to run one of the models.
         MissingDependency: the device cannot be used.
     """
-    return verify_closely(request, advance)[0]
+    return verify_closely(request, sessions_to_run(request), advance)[0]
 
 
 def verify_closely(
-    request: VerifyRequest, advance: Advance = ignore_progress
+    request: VerifyRequest, program: SessionsToRun, advance: Advance = ignore_progress
 ) -> tuple[OneModelSeen, tuple[Lesson, ...], tuple[RunFigures, ...]]:
     """Like `verify`; also where the runs left what the judge says of each op, and figures of the original alone."""
-    total = THOROUGH_RUNS if request.mode == "thorough" else request.most_runs
-    program, done = _program(request), 2
+    total, done = THOROUGH_RUNS if request.mode == "thorough" else request.most_runs, 2
 
     def more(part: int, parts: int) -> None:
         advance(min(done + part, total - 1), total)
@@ -134,47 +138,82 @@ def verify_closely(
     advance(0, total)
     is_beyond = request.sizes is not None and request.sizes.beyond is not None
     shown = _run_both(request, program, more) if request.sizes is None else _run_at_sizes(request, program, more)
-    original, rewritten, turns, done = shown.original, shown.rewritten, shown.turns, shown.runs
-    times_ns = turns.times_ns  # in turn, under the options of the promise
+    original, rewritten, done = shown.original, shown.rewritten, shown.runs
     identical = all(one == other for one, other in shown.pairs)
-    likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, turns)
+    likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, shown.turns)
     done += likeness_runs
-    orders = [tuple(op for op in each.executed if op not in request.gate_ops) for each in rewritten.promised]
-    in_order = all(order == request.expected_order for order in orders)
+    held = _held(request, rewritten)
+    caps = CappedRuns(notes=(TOO_LARGE if is_beyond else AGAIN,))
+    if not is_beyond and held.is_within and held.predicted_bytes == held.measured_bytes:
+        caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
+    advance(total, total)
+    report = msgspec.structs.replace(
+        _report(request, shown, held, caps, is_beyond=is_beyond),
+        outputs_identical=identical,
+        outputs_close=likeness.are_close if likeness else None,
+        outputs_max_relative_error=likeness.relative_error if likeness else None,
+        inferences=done + caps.runs,
+    )
+    if shown.family is not None:
+        promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes
+        family = msgspec.structs.replace(shown.family, promised_bytes=promised_bytes)
+        report = msgspec.structs.replace(report, family=family)
+    kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
+    sessions = tuple(zip(kinds, rewritten.promised, strict=True))
+    return report, lessons_of(request.forecast, sessions, request.workspace), shown.alone
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Bytes that the rewritten model held: predicted and measured of live tensors, and peaks, workspace included."""
+
+    predicted_bytes: int
+    measured_bytes: int
+    default_peak_bytes: int
+    is_within: bool
+    workspace: dict[str, int]
+
+
+def _held(request: VerifyRequest, rewritten: _Sessions) -> _Held:
+    """What was held in the sessions that promises are about, beside the budget."""
     fixed = request.outside_bytes + rewritten.exact.baseline_bytes
     workspace = seen_workspace(request.workspace, rewritten.exact)
     default_peak = fixed + rewritten.default.peak_with_workspace(workspace)
     exact_peak = fixed + rewritten.exact.peak_with_workspace(workspace)
     is_exact_only = request.portable and (request.is_elsewhere or not request.is_left)
-    within = fits(exact_peak if is_exact_only else max(default_peak, exact_peak), request.budget_bytes)
-    # The total of live tensors under exact options.
-    predicted = request.fixed_bytes + request.predicted_live_peak_bytes
-    measured = fixed + rewritten.exact.peak_live_bytes
-    caps = CappedRuns(notes=(TOO_LARGE if is_beyond else AGAIN,))
-    if not is_beyond and within and predicted == measured:
-        caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
-    advance(total, total)
-    report = OneModelSeen(
+    return _Held(
+        # The total of live tensors under exact options.
+        predicted_bytes=request.fixed_bytes + request.predicted_live_peak_bytes,
+        measured_bytes=fixed + rewritten.exact.peak_live_bytes,
+        default_peak_bytes=default_peak,
+        is_within=fits(exact_peak if is_exact_only else max(default_peak, exact_peak), request.budget_bytes),
+        workspace=workspace,
+    )
+
+
+def _report(request: VerifyRequest, shown: _Shown, held: _Held, caps: CappedRuns, *, is_beyond: bool) -> OneModelSeen:
+    """All that the runs showed, but of outputs only that they were given."""
+    original, rewritten, turns = shown.original, shown.rewritten, shown.turns
+    orders = [tuple(op for op in each.executed if op not in request.gate_ops) for each in rewritten.promised]
+    times_ns = turns.times_ns  # in turn, under the options of the promise
+    original_bytes = request.reference_fixed_bytes + original.default.peak_with_workspace(held.workspace)
+    return OneModelSeen(
         reference=request.compared_with or UNSET,
-        outputs_identical=identical,
-        outputs_close=likeness.are_close if likeness else None,
-        outputs_max_relative_error=likeness.relative_error if likeness else None,
-        order_honoured=in_order,
+        outputs_identical=False,
+        order_honoured=all(order == request.expected_order for order in orders),
         first_op_out_of_order=out_of_order(request.expected_order, request.gate_ops, rewritten.promised),
-        first_predicted_peak_bytes=predicted,
+        first_predicted_peak_bytes=held.predicted_bytes,
         learnt=(),
         rounds_of_learning=0,
         room_bytes=0,
         budget_bytes=request.budget_bytes,
         is_portable=request.portable,
-        predicted_peak_bytes=predicted,
-        measured_peak_bytes=measured,
-        measured_peak_default_session_bytes=default_peak,
-        original_default_session_peak_bytes=None
-        if is_beyond
-        else request.reference_fixed_bytes + original.default.peak_with_workspace(workspace),
+        predicted_peak_bytes=held.predicted_bytes,
+        measured_peak_bytes=held.measured_bytes,
+        measured_peak_default_session_bytes=held.default_peak_bytes,
+        original_default_session_peak_bytes=None if is_beyond else original_bytes,
         runtime_version=rewritten.exact.runtime_version,
-        within_budget=within,
+        within_budget=held.is_within,
         smallest_cap_bytes=caps.smallest_bytes,
         original_smallest_cap_bytes=caps.original_smallest_bytes,
         capped_run_ok=caps.are_apart,
@@ -186,30 +225,13 @@ def verify_closely(
         predicted_overhead_percent=request.predicted_overhead_percent,
         measured_overhead_percent=None if times_ns is None else 100.0 * (times_ns[1] / times_ns[0] - 1.0),
         time_noise=turns.noise,
-        inferences=done + caps.runs,
-        notes=(
-            *_notes(request, original),
-            *caps.notes,
-        ),
+        inferences=0,
+        notes=(*_notes(request, original), *caps.notes),
         notes_on_caps=caps.notes,
     )
-    if shown.family is not None:
-        promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes
-        family = msgspec.structs.replace(shown.family, promised_bytes=promised_bytes)
-        report = msgspec.structs.replace(report, family=family)
-    kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
-    sessions = tuple(zip(kinds, rewritten.promised, strict=True))
-    return report, lessons_of(request.forecast, sessions, request.workspace), shown.alone
 
 
-def alone_key(request: VerifyRequest, fed: str) -> str:
-    """Which sessions on the original alone a verification has, where the key of what is fed is `fed`."""
-    program = _program(request)
-    asked = msgspec.json.encode((program.alone, program.reference_alone, fed), order="sorted")
-    return hashlib.sha256(asked).hexdigest()
-
-
-def _program(request: VerifyRequest) -> _Program:
+def sessions_to_run(request: VerifyRequest) -> SessionsToRun:
     """Which sessions are opened, and what they are run on: as a rule no more than shows all that is promised.
 
     Later runs differ from the first under default options only: the memory pattern. A portable model is held to exact
@@ -225,12 +247,12 @@ def _program(request: VerifyRequest) -> _Program:
     rounds = 0 if is_fast or not request.timed else 5 if is_thorough else 1
     if not request.portable:
         once = () if request.original is None else (SessionRuns(default, (0,)),)
-        return _Program((alone,), by_default, rounds, once)
+        return SessionsToRun((alone,), by_default, rounds, once)
     again = SessionRuns(exact, all_feeds if is_thorough else (last,))
-    return _Program((alone, by_default), again, rounds)
+    return SessionsToRun((alone, by_default), again, rounds)
 
 
-def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
+def _run_both(request: VerifyRequest, program: SessionsToRun, advance: Advance) -> _Shown:
     """Both models apart, each in a process of its own at the same time, then in one process, one after the other.
 
     Nothing is timed while they run apart. In turn their outputs are held together where they need not be equal.
@@ -265,7 +287,7 @@ def _run_both(request: VerifyRequest, program: _Program, advance: Advance) -> _S
     return _Shown(original, rewritten, turns, runs, pairs, alone=first)
 
 
-def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -> _Shown:
+def _run_at_sizes(request: VerifyRequest, program: SessionsToRun, advance: Advance) -> _Shown:
     """Each model at all sizes in a process of its own; the rewritten one, before, at the largest as promised.
 
     Each runs at the largest sizes as seldom as shows all that is promised: such runs take minutes.
@@ -301,7 +323,11 @@ def _run_at_sizes(request: VerifyRequest, program: _Program, advance: Advance) -
 
 
 def _beside_what_runs(
-    request: VerifyRequest, program: _Program, apart: tuple[RunFigures, RunFigures], ours: AtSizes, advance: Advance
+    request: VerifyRequest,
+    program: SessionsToRun,
+    apart: tuple[RunFigures, RunFigures],
+    ours: AtSizes,
+    advance: Advance,
 ) -> _Shown:
     """The rewritten model, at all sizes, beside the original where this machine runs it, and else beside a twin.
 
@@ -335,7 +361,7 @@ def _beside_what_runs(
 
 
 def _likeness(
-    request: VerifyRequest, program: _Program, original: _Original, rewritten: _Sessions, turns: TurnFigures
+    request: VerifyRequest, program: SessionsToRun, original: _Original, rewritten: _Sessions, turns: TurnFigures
 ) -> tuple[Likeness | None, int]:
     """How close outputs are that are not identical, where they need not be, and how many more runs it took.
 

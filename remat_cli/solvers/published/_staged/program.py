@@ -157,10 +157,13 @@ class _Builder:
         self.readers = readers_of(problem)
         self.last_run, self.last_hold = last_stages(problem, self.readers)
         capacity = free_bytes // byte_unit
-        # The first stage in which not all that was made so far and is of use fits together.
-        begin = next((stage for stage in range(len(self.ops)) if self._most(stage) > capacity), len(self.ops))
-        self.model = StageModel(problem, capacity, begin, byte_unit, cost_unit)
+        self.model = StageModel(problem, capacity, self._begin(capacity), byte_unit, cost_unit)
         self.milp = self.model.milp
+
+    def _begin(self, capacity: int) -> int:
+        """The first stage in which not all that was made so far and is of use fits together."""
+        count = len(self.ops)
+        return next((stage for stage in range(count) if self._most(stage) > capacity), count)
 
     def _most(self, stage: int) -> int:
         """The most that a stage can hold at one time, in byte units."""
