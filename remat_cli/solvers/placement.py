@@ -13,10 +13,10 @@ import msgspec
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
+from remat_cli.solvers._knowledge import Knowledge
 from remat_cli.solvers.base import Limits, Reason, Solution, Solver, Status
 from remat_cli.solvers.bounds.devices import improving_device_bounds
 from remat_cli.solvers.placing.exact import solve_exact
-from remat_cli.solvers.placing.session import Knowledge
 from remat_cli.solvers.placing.starts import lift, make_home, plain_starts, relaxed_problem, single_problem
 from remat_cli.solvers.placing.state import make_net
 from remat_cli.solvers.placing.tracks import PlacementTrack, chunk_evaluations, make_track

@@ -4,7 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -12,8 +12,9 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
+from remat_cli.solvers._knowledge import Knowledge
 from remat_cli.solvers._portfolio_exact import Finisher
-from remat_cli.solvers.base import Limits, Order, ProvedFloor, Reason, Solution, Space, Status
+from remat_cli.solvers.base import Limits, Order, Reason, Solution, Status
 from remat_cli.solvers.bounds.improving import improving_bounds
 from remat_cli.solvers.floor.proof import impossible
 
@@ -83,7 +84,7 @@ class Auto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class _Session:
-    """What the members share: the best plan and bound, and when each last improved.
+    """One call: members take turns, and `known` is what they share.
 
     `next_start` is where the next local search begins: the caller's start, a plan rounded from a bound, or what CP-SAT
     found above the budget. Without one it begins at the best plan.
@@ -93,28 +94,19 @@ class _Session:
     problem: Problem
     limits: Limits
     next_start: Schedule | None = None
-    best: Schedule | None = None
-    best_ns: int | None = None
-    is_impossible: bool = False
-    floor: ProvedFloor | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    finished: threading.Event = field(default_factory=threading.Event)
     bounds_done: threading.Event = field(default_factory=threading.Event)
     has_plan: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.bound_ns = self.problem.baseline_time_ns
-        self.improved_at = self.began = self.turn_began = time.monotonic()
-        self.found_after = 0.0
-        self.has_news = False
+        self.known = Knowledge(self.problem, self.limits, self.options.patience)
+        self.turn_began, self.has_news = self.known.began, False
         self.finisher: Finisher | None = None
 
     def run(self) -> Solution:
         if self.limits.interpreted:
             # The first plan, and bounds that may prove that there is no better one.
             self._improve(self.limits.order, 1.0)
-            if self.best is not None:
+            if self.known.best is not None:
                 self._raise_bounds()
         elif self.limits.work is not None:
             # Local search, in free order also from the baseline order alone, then CP-SAT; the same on every machine.
@@ -130,7 +122,7 @@ class _Session:
                 try:
                     self._search(1.0)
                 finally:
-                    self.finished.set()
+                    self.known.finished.set()
                 bounds.result()
         else:
             self.bounds_done.set()
@@ -139,11 +131,11 @@ class _Session:
             turn, before, idle = 0, None, 0
             while not self._should_end() and time.monotonic() < end and idle <= len(self._orders):
                 self._take_turn(turn, end - time.monotonic())
-                idle = idle + 1 if self.best_ns == before and before is not None else 0
-                turn, before = turn + 1, self.best_ns
+                idle = idle + 1 if self.known.best_ns == before and before is not None else 0
+                turn, before = turn + 1, self.known.best_ns
             self._raise_bounds()
             self._search(1.0)
-        return self._solution()
+        return self.known.solution()
 
     def _search(self, share: float) -> None:
         """Members in turns until this share of the time left is used or nothing improves."""
@@ -177,7 +169,7 @@ class _Session:
 
     def _share_of(self, seconds: float, share: float) -> float:
         """A share of these seconds as a share of all that is left; short turns while no plan is known."""
-        share = share if self.best is not None else min(share, NO_PLAN_SHARE)
+        share = share if self.known.best is not None else min(share, NO_PLAN_SHARE)
         least = MIN_TURN_SECONDS * max(1.0, len(self.problem.ops) / 300)
         return min(1.0, max(share * seconds, least) / max(1e-9, self.limits.seconds_left))
 
@@ -190,10 +182,10 @@ class _Session:
         limits = self._member_limits(share)
         limits = replace(limits, seed=self.limits.seed + turn, order=order)
         began = time.monotonic()
-        solution = make_solver("local-search").solve(self.problem, limits, self.best if start is None else start)
+        solution = make_solver("local-search").solve(self.problem, limits, self.known.best if start is None else start)
         if solution.schedule is not None:
             self._take(solution.schedule, None)
-        self.facts["local-search"] = solution.facts | {"seconds": time.monotonic() - began}
+        self.known.facts["local-search"] = solution.facts | {"seconds": time.monotonic() - began}
 
     def _finish(self, share: float) -> None:
         """CP-SAT on parts of the best plan, or of the one nearest to the budget."""
@@ -201,12 +193,12 @@ class _Session:
         if self.finisher is None:
             self.finisher = Finisher(self.problem, self.limits, self._take, self.options.exact_ops)
         limits = self._member_limits(share)
-        with self.lock:
-            best, bound_ns = self.best, self.bound_ns
+        with self.known.lock:
+            best, bound_ns = self.known.best, self.known.bound_ns
         near = self.finisher.run(limits, best, bound_ns)
         if near is not None:
             self.next_start = near
-        self.facts["windows"] = self.finisher.facts
+        self.known.facts["windows"] = self.finisher.facts
 
     def _member_limits(self, share: float = 1.0) -> Limits:
         """A share of what is left, with reports and stops by way of the session."""
@@ -223,76 +215,42 @@ class _Session:
 
     def _take(self, schedule: Schedule | None, bound_ns: int | None) -> None:
         """A member reports a plan within budget; its bound, if any, holds in another space and is dropped."""
-        if schedule is None:
-            return
-        time_ns = time_of(self.problem, schedule)
-        with self.lock:
-            if self.best_ns is None or time_ns < self.best_ns:
-                self.best, self.best_ns = schedule, time_ns
-                self.has_plan.set()
-                self.improved_at = time.monotonic()
-                self.found_after = self.improved_at - self.began
-                self.limits.report(schedule, None)
+        if schedule is not None and self.known.record(schedule, time_of(self.problem, schedule)):
+            self.has_plan.set()
 
     def _raise_bounds(self) -> None:
         """Report better and better bounds until told to stop; the search gets a moment's lead for a first plan."""
         self.has_plan.wait(min(LEAD_SECONDS, self.limits.seconds_left / 4))
-        self.improved_at = time.monotonic()
+        self.known.improved_at = time.monotonic()
         limits = replace(self.limits, should_stop=self._should_end)
         try:
             # Look for a floor above the budget, as long as there is no plan and it takes but a moment.
-            if self.best is None and not self._should_end():
+            if self.known.best is None and not self._should_end():
                 moment = replace(limits, seconds=min(PROOF_SECONDS, limits.seconds_left), started=time.monotonic())
-                self.floor = impossible(self.problem, moment)
-                self.is_impossible = self.floor is not None
-            for bound in improving_bounds(self.problem, limits, lambda: self.best_ns):
-                with self.lock:
-                    self.facts["bound"] = {"method": bound.method, "seconds": bound.seconds}
+                self.known.floor = impossible(self.problem, moment)
+                self.known.is_impossible = self.known.floor is not None
+            for bound in improving_bounds(self.problem, limits, lambda: self.known.best_ns):
+                with self.known.lock:
+                    self.known.facts["bound"] = {"method": bound.method, "seconds": bound.seconds}
                     if bound.start is not None:
                         self.next_start, self.has_news = bound.start, True
-                    if bound.time_ns is None:
-                        self.is_impossible = True
-                    elif bound.time_ns > self.bound_ns:
-                        self.bound_ns = bound.time_ns
-                        self.improved_at = time.monotonic()
-                        self.limits.report(None, bound.time_ns)
-                if self.is_impossible:
+                    self.known.raise_bound(bound.time_ns)
+                if self.known.is_impossible:
                     return
         finally:
             self.bounds_done.set()
 
     def _should_stop(self) -> bool:
         """Whether a member's turn should end."""
-        if self._should_end() or self._is_stale(self.options.patience, self.turn_began):
+        if self._should_end() or self.known.is_stale(self.options.patience, self.turn_began):
             return True
         return self.has_news and time.monotonic() - self.turn_began > MIN_TURN_SECONDS
 
     def _should_end(self) -> bool:
         """Whether all members of the portfolio should end."""
-        is_over = self.finished.is_set() or self.limits.should_stop()
-        # A proof is complete: infeasible, or the gap is small enough.
-        allowed = self.limits.gap * self.problem.baseline_time_ns
-        is_closed = self.is_impossible or (self.best_ns is not None and self.best_ns - self.bound_ns <= allowed)
-        return is_over or is_closed or self._is_stale(self.options.proof)
-
-    def _is_stale(self, patience: float, since: float = 0.0) -> bool:
-        """Whether nothing has improved, nor since then, for so long that more of the same is unlikely to pay."""
-        if self.options.patience <= 0 or self.limits.work is not None or self.best_ns is None:
-            return False
-        patience *= max(1.0, len(self.problem.ops) / 100)
-        waited = time.monotonic() - max(self.improved_at, since)
-        return waited > (patience if since else max(patience, 2 * self.found_after))
+        is_over = self.known.finished.is_set() or self.limits.should_stop()
+        return is_over or self.known.is_closed or self.known.is_stale(self.options.proof)
 
     def _begin_turn(self) -> None:
         """Give the next member its own share of patience."""
         self.turn_began, self.has_news = time.monotonic(), False
-
-    def _solution(self) -> Solution:
-        space: Space = "first_in_order" if self.limits.order == "keep" else "free"
-        if self.best is None:
-            status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
-            space = "free" if self.floor is not None else space
-            bound_ns = None if self.is_impossible else self.bound_ns
-            return Solution(status, space, None, bound_ns, self.floor, self.facts)
-        status = Status.OPTIMAL if self.best_ns == self.bound_ns else Status.FEASIBLE
-        return Solution(status, space, self.best, self.bound_ns, facts=self.facts)

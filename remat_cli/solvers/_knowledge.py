@@ -1,4 +1,4 @@
-"""What the parts of `placement` share while it runs: the best plan and bound, and when to stop."""
+"""What the parts of a solver share while they run: the best plan and bound, and when to stop."""
 
 import threading
 import time
@@ -11,14 +11,15 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.schedule.timeline import time_of
-from remat_cli.solvers.base import Limits, Solution, Status
+from remat_cli.solvers.base import Limits, ProvedFloor, Solution, Space, Status
 
 
 @dataclass
 class Knowledge:
     """The best plan and bound so far. `patience` is the seconds without news after which all ends (0: never).
 
-    Reports come from one thread at a time. `work` is what has been used of the work limit.
+    Reports come from one thread at a time. `work` is what has been used of the work limit, `floor` a proof that the
+    budget is too small.
     """
 
     problem: Problem
@@ -28,6 +29,7 @@ class Knowledge:
     best_ns: int | None = None
     is_impossible: bool = False
     work: int = 0
+    floor: ProvedFloor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     finished: threading.Event = field(default_factory=threading.Event)
@@ -37,6 +39,17 @@ class Knowledge:
         self.began = self.improved_at = time.monotonic()
         self.found_after = 0.0
         self.allowed_ns = self.limits.gap * baseline(self.problem).time_ns if self.limits.gap else 0.0
+
+    def record(self, schedule: Schedule, time_ns: int) -> bool:
+        """Take a plan that is within the budgets if it is better than the best."""
+        with self.lock:
+            if self.best_ns is not None and time_ns >= self.best_ns:
+                return False
+            self.best, self.best_ns = schedule, time_ns
+            self.improved_at = time.monotonic()
+            self.found_after = self.improved_at - self.began
+            self.limits.report(schedule, None)
+            return True
 
     def offer(self, schedule: Schedule) -> bool:
         """Take a schedule if it is legal, within the budgets, in the asked order, and better than the best."""
@@ -52,11 +65,7 @@ class Knowledge:
                 return False
             if any(p > m.budget_bytes for p, m in zip(plan.peak_bytes, self.problem.memories, strict=True)):
                 return False
-            self.best, self.best_ns = schedule, time_ns
-            self.improved_at = time.monotonic()
-            self.found_after = self.improved_at - self.began
-            self.limits.report(schedule, None)
-            return True
+            return self.record(schedule, time_ns)
 
     def raise_bound(self, bound_ns: int | None) -> None:
         """Take a bound that holds in the space; None says that there is no schedule at all."""
@@ -88,10 +97,15 @@ class Knowledge:
             return True
         if self.limits.work is not None:
             return self.work >= self.limits.work
-        if self.patience <= 0 or self.best is None:
+        return self.is_stale(self.patience)
+
+    def is_stale(self, patience: float, since: float = 0.0) -> bool:
+        """Whether nothing has improved, nor since then, for so long that more of the same is unlikely to pay."""
+        if self.patience <= 0 or self.limits.work is not None or self.best_ns is None:
             return False
-        patience = self.patience * max(1.0, len(self.problem.ops) / 100)
-        return time.monotonic() - self.improved_at > max(patience, 2 * self.found_after)
+        patience *= max(1.0, len(self.problem.ops) / 100)
+        waited = time.monotonic() - max(self.improved_at, since)
+        return waited > (patience if since else max(patience, 2 * self.found_after))
 
     def part(self, share: float, take: Callable[[Schedule | None, int | None], None] | None = None) -> Limits:
         """A share of what is left, for a member whose reports go to `take`."""
@@ -109,8 +123,8 @@ class Knowledge:
         """The solver's answer: what is known now."""
         if self.best is None:
             status = Status.INFEASIBLE if self.is_impossible else Status.NOT_FOUND
-            return Solution(
-                status, self.limits.space, None, None if self.is_impossible else self.bound_ns, facts=self.facts
-            )
+            space: Space = self.limits.space if self.floor is None else "free"
+            bound_ns = None if self.is_impossible else self.bound_ns
+            return Solution(status, space, None, bound_ns, self.floor, self.facts)
         status = Status.OPTIMAL if self.best_ns == self.bound_ns else Status.FEASIBLE
         return Solution(status, self.limits.space, self.best, self.bound_ns, facts=self.facts)
