@@ -63,7 +63,7 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
     rows: Sequence[OverlayRow]
     if is_plan(path):
         read = read_plan(path)
-        if read.kind != "one_model":
+        if read.parts != "one_model":
             raise ConfigError("--overlay: of a plan that is one model, whose nodes are those of the new file")
         written = prepare_optimized(find_file(read.output, path, "model"))
         report, name = inspect_alone(path, settings, progress), written.graph.name or ""

@@ -13,7 +13,6 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.paging.paged_plan import PagedPlan
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.segments import Cut
@@ -230,23 +229,6 @@ class Sessions(Answered):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paged(Sessions):
-    """A plan in sessions on one device, and how they page.
-
-    `without_paging_ns` is what the best plan takes that pages nothing, where one was found.
-    """
-
-    kind: ClassVar[Kind] = "paged"
-    paged: PagedPlan
-    without_paging_ns: int | None = None
-
-    @property
-    def time_ns(self) -> int:
-        """How long its plan takes, stalls included."""
-        return self.paged.paging.time_ns
-
-
-@dataclass(frozen=True, kw_only=True)
 class Refused(Answered):
     """No plan that fits in the form in which it runs.
 
@@ -265,8 +247,8 @@ class Refused(Answered):
         return kind_of(self.platform.specs, is_spilled=self.platform.spill is not None)
 
 
-PlannedModel = OneModel | Sessions | Paged | Refused
-"""What a compile found, by its form."""
+PlannedModel = OneModel | Sessions | Refused
+"""What a compile found, by its form; a wing may have one of its own, on one of these."""
 
 
 @dataclass(frozen=True)

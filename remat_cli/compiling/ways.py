@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from remat_cli.base.errors import ConfigError
 from remat_cli.base.named import named
-from remat_cli.compiling.kinds import kind_of
+from remat_cli.compiling.kinds import WAYS, kind_of
 from remat_cli.core.values.profile import Kind
 
 if TYPE_CHECKING:
@@ -119,19 +118,15 @@ class Way(Protocol[P_contra, V]):
         """Where the memory goes."""
 
 
-WAYS: Final[Mapping[Kind, str]] = MappingProxyType(
-    {
-        "one_model": "remat_cli.compiling.one_model.way:OneModelWay",
-        "sessions": "remat_cli.sessions.way:SessionsWay",
-        "paged": "remat_cli.paging.way:PagedWay",
-    }
-)
-"""The class of each kind of plan, as `module:Class`: imported when it is first asked for."""
-
-
 def way(kind: Kind) -> Way[Any, Any]:
-    """The way of a kind of plan."""
-    found: Way[Any, Any] = named(WAYS[kind])()
+    """The way of a kind of plan.
+
+    Raises:
+        ConfigError: it is not known here: a plan file speaks of another version's.
+    """
+    if kind not in WAYS:
+        raise ConfigError(f"plans of kind '{kind}' are not known here; there are {', '.join(WAYS)}: update remat")
+    found: Way[Any, Any] = named(WAYS[kind].way)()
     return found
 
 

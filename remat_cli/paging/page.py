@@ -11,7 +11,7 @@ from remat_cli.base.progress import Progress, aside
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.ask import CompileRequest, ask
 from remat_cli.compiling.page_answer import AUTO, WITHOUT_SHARE, page_by, terms_of
-from remat_cli.compiling.planned import Answered, OneModel, Paged, Refused
+from remat_cli.compiling.planned import Answered, OneModel, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import needed_bytes
@@ -34,6 +34,7 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import Budget, describe_bytes
 from remat_cli.core.values.spill import DISK
 from remat_cli.paging.hosted import hosted_weights
+from remat_cli.paging.planned import Paged
 from remat_cli.solvers.paging.question import PagingTerms
 
 WITHOUT_TRIES = 5  # of plans that page nothing, for the fastest whose process holds as little as it may

@@ -7,10 +7,10 @@ import msgspec
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.placed.limits import cap_of
 from remat_cli.compiling.placed.record import placed_promise, placement_of, save_noted
-from remat_cli.compiling.planned import Paged
 from remat_cli.compiling.record import plan_request, recorded, searched_solution
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.values.runs_on import RunsOn
+from remat_cli.paging.planned import Paged
 from remat_cli.report.solution import SolutionReport, with_paging
 
 

@@ -4,10 +4,11 @@ import msgspec
 
 from remat_cli.compiling.learn.settle import Settled
 from remat_cli.compiling.placed.report import placed_report
-from remat_cli.compiling.planned import Paged, Refused
+from remat_cli.compiling.planned import Refused
 from remat_cli.compiling.record import searched_solution
 from remat_cli.core.schedule.floor import working_set_floor
 from remat_cli.core.values.verification import PagedSeen
+from remat_cli.paging.planned import Paged
 from remat_cli.paging.record import paged_solution_of
 from remat_cli.paging.values import PagedReport, paging_report
 from remat_cli.report.devices.sessions import SessionsReport

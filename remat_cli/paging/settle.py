@@ -9,9 +9,10 @@ from remat_cli.base.units import format_bytes
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.one_model.settle import ModelSettling
 from remat_cli.compiling.placed.verify import PlacedRun
-from remat_cli.compiling.planned import OneModel, Paged, Refused
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.core.values.verification import PagedSeen
 from remat_cli.paging.page import plan_paging
+from remat_cli.paging.planned import Paged
 from remat_cli.paging.record import record_paged, save_paged
 from remat_cli.paging.verify import verify_paged
 

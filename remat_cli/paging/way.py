@@ -16,7 +16,7 @@ from remat_cli.compiling.placed.asked import (
 from remat_cli.compiling.placed.limits import limited_subject
 from remat_cli.compiling.placed.verify import PlacedRun
 from remat_cli.compiling.placed.way import PlacedWay
-from remat_cli.compiling.planned import OneModel, Paged, PlannedModel, PlannedRun, PlanSubject, Refused
+from remat_cli.compiling.planned import OneModel, PlannedModel, PlannedRun, PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.core.files.plan_file import PlanFile
@@ -27,6 +27,7 @@ from remat_cli.core.values.verification import Checks, PagedSeen
 from remat_cli.paging.inspect import inspect_paged
 from remat_cli.paging.page import plan_paging
 from remat_cli.paging.paged_program import paged_program
+from remat_cli.paging.planned import Paged
 from remat_cli.paging.profile import profile_paging
 from remat_cli.paging.record import record_paged, save_paged
 from remat_cli.paging.report import pages_report

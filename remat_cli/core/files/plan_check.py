@@ -13,12 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from remat_cli.base.errors import ModelError
-from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.files.plan_file import PlanFile, PlanParts
 from remat_cli.core.schedule.graph import Graph, TensorType, size_bytes
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.profile import Kind
 from remat_cli.core.values.sizes import Dim
 
 NEVER_NEGATIVE = ("_bytes", "_ns", "_seconds")
@@ -38,7 +37,7 @@ def check_plan(plan: PlanFile) -> None:
     for part in ("request", "graph", "profile", "solved", "promise", "splitting", "placement", "paging"):
         _check_signs(part, msgspec.to_builtins(getattr(plan, part)))
     check_graph(plan.graph)
-    KIND_CHECKS[plan.kind](plan)
+    PART_CHECKS[plan.parts](plan)
 
 
 def check_one_model(plan: PlanFile) -> None:
@@ -203,11 +202,11 @@ def check_graph_of(plan: PlanFile, graph: Graph) -> None:
         raise ModelError("the plan's tensors are not those of the model: compile again")
 
 
-KIND_CHECKS: Final[Mapping[Kind, Callable[[PlanFile], None]]] = MappingProxyType(
+PART_CHECKS: Final[Mapping[PlanParts, Callable[[PlanFile], None]]] = MappingProxyType(
     {
         "one_model": check_one_model,
         "sessions": lambda plan: _check_time(plan, plan.plan()),
         "paged": check_paged,
     }
 )
-"""What is checked of a plan of each kind."""
+"""What is checked of a plan by the parts that its file has."""

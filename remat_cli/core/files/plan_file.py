@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from remat_cli.base.errors import InvalidSchedule, ModelError
 from remat_cli.base.files import atomic_path, atomic_write
@@ -153,6 +154,17 @@ class Promise(msgspec.Struct, frozen=True):
     family: FamilyPromise | None = None
 
 
+PlanParts: TypeAlias = Literal["one_model", "sessions", "paged"]
+"""What a plan file has: the part that most plans have, a placement, and paging."""
+
+
+class OwnPart(msgspec.Struct, frozen=True):
+    """What only plans of a kind have that the parts of a file do not tell: its name, and what its wing reads again."""
+
+    kind: Kind
+    values: dict[str, Any] = {}
+
+
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     """A plan with its provenance.
 
@@ -164,7 +176,8 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
     there is a placement on one device, and `solved.time_ns` is the makespan with stalls. `runs_on` is where the model
     runs that was written; plans of versions that did not know it have None. `verified_on` is what other places showed.
-    `names` are those by which people are told of ops and tensors of the model before splitting.
+    `names` are those by which people are told of ops and tensors of the model before splitting. `own` is what a kind of
+    plan has that the other parts do not tell of.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -190,6 +203,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement | None = None
     paging: Paging | None = None
     names: ToldNames = ToldNames()
+    own: OwnPart | UnsetType = UNSET
 
     def __str__(self) -> str:
         """What it does, in a line."""
@@ -205,7 +219,12 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """The kind of plan, by the parts that the file has."""
+        """The kind of plan: by its name, or as the parts say that the file has."""
+        return self.own.kind if self.own else self.parts
+
+    @property
+    def parts(self) -> PlanParts:
+        """What the file has: a model, where its ops run too, or how that pages as well."""
         if self.paging:
             return "paged"
         return "sessions" if self.placement else "one_model"

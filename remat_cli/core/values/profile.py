@@ -1,7 +1,7 @@
 """Devices as the user names and describes them, what ops cost on each, and what a plan that spans several holds."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -184,8 +184,8 @@ class Reference(msgspec.Struct, frozen=True):
     time_ns: int | None
 
 
-Kind = Literal["one_model", "sessions", "paged"]
-"""A kind of plan: one model, sessions with copies between them, or sessions that page to another memory."""
+Kind: TypeAlias = str
+"""The name of a kind of plan: `one_model`, `sessions` with copies between them, `paged`, or another row of `WAYS`."""
 SessionForm = Literal["sessions", "one_session"]
 """How a plan on several devices is run: a session wherever the device changes, or one that holds all ops."""
 

@@ -57,7 +57,7 @@ def plan_page(report: InspectReport, file: PlanFile) -> Page:
         for one in report.recomputes
     }
     courses: tuple[Course, ...]
-    if file.kind == "one_model":
+    if file.parts == "one_model":
         after = written_course("this file", file, file.plan(), whys)
         live = [need.budget_bytes for need in report.needs if need.bounds == "live"]
         after = msgspec.structs.replace(after, budget_bytes=live[0] if live else None)
