@@ -144,7 +144,16 @@ def unslice(tape: Tape, grad: ir.Value, shape: tuple[int, ...], cuts: Sequence[A
         return zeros(tape, shape, grad)
     grad = reverse(tape, grad, [cut.axis for cut in cuts if cut.step < 0])
     ascending = [cut.ascending for cut in cuts]
-    grad = _apart(tape, grad, [cut for cut in ascending if cut.step > 1 and cut.count > 1])
+    # Zeros between elements: each gets its own row, which is padded.
+    stepped = [cut for cut in ascending if cut.step > 1 and cut.count > 1]
+    if stepped:
+        now = shape_of(grad)
+        steps = {cut.axis: cut.step for cut in stepped}
+        rows = [dim for axis, size in enumerate(now) for dim in ((size, 1) if axis in steps else (size,))]
+        missing = [gap for axis in range(len(now)) for gap in ((0, steps[axis] - 1) if axis in steps else (0,))]
+        wide = pad(tape, reshape(tape, grad, tuple(rows)), [0] * len(rows), missing)
+        wide = reshape(tape, wide, tuple(size * steps.get(axis, 1) for axis, size in enumerate(now)))
+        grad = window(tape, wide, {cut.axis: (0, (cut.count - 1) * cut.step + 1) for cut in stepped})
     before, after = [0] * len(shape), [0] * len(shape)
     for cut in ascending:
         before[cut.axis], after[cut.axis] = cut.start, shape[cut.axis] - cut.last - 1
@@ -158,19 +167,6 @@ def reverse(tape: Tape, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         return value
     ones, ends = [-1] * len(turned), [_TO_THE_FRONT] * len(turned)
     return tape.op("Slice", value, tape.ints(*ones), tape.ints(*ends), tape.ints(*turned), tape.ints(*ones))
-
-
-def _apart(tape: Tape, grad: ir.Value, cuts: Sequence[AxisCut]) -> ir.Value:
-    """Zeros between elements: each gets its own row, which is padded."""
-    if not cuts:
-        return grad
-    shape = shape_of(grad)
-    steps = {cut.axis: cut.step for cut in cuts}
-    rows = [dim for axis, size in enumerate(shape) for dim in ((size, 1) if axis in steps else (size,))]
-    missing = [gap for axis in range(len(shape)) for gap in ((0, steps[axis] - 1) if axis in steps else (0,))]
-    wide = pad(tape, reshape(tape, grad, tuple(rows)), [0] * len(rows), missing)
-    wide = reshape(tape, wide, tuple(size * steps.get(axis, 1) for axis, size in enumerate(shape)))
-    return window(tape, wide, {cut.axis: (0, (cut.count - 1) * cut.step + 1) for cut in cuts})
 
 
 def pad(tape: Tape, value: ir.Value, before: Sequence[int], after: Sequence[int]) -> ir.Value:

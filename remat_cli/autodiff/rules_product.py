@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -188,22 +188,20 @@ def einsum(tape: Tape, call: Call, grads: Grads) -> Found:
     result = {}
     for place in sorted(call.wanted, reverse=True):
         others = [(grad, equation.result), *operands[:place], *operands[place + 1 :]]
-        found = _contracted(tape, others, operands[place][1], equation.sizes)
+        # A product of factors summed to the labels, repeated along those that no factor has.
+        asked = operands[place][1]
+        there = "".join(label for label in asked if any(label in labels for _, labels in others))
+        product, labels = others[0]
+        if len(others) > 1 or labels != there:
+            text = f"{','.join(labels for _, labels in others)}->{there}"
+            product = tape.op("Einsum", *(factor for factor, _ in others), equation=text)
+        if there == asked:
+            found = product
+        else:
+            narrow = reshape(tape, product, tuple(equation.sizes[label] if label in there else 1 for label in asked))
+            found = tape.op("Expand", narrow, tape.ints(*(equation.sizes[label] for label in asked)))
         result[place] = reshape(tape, found, call.shape(place))
     return result
-
-
-def _contracted(tape: Tape, factors: Sequence[tuple[ir.Value, str]], wanted: str, sizes: Mapping[str, int]) -> ir.Value:
-    """A product of factors summed to the wanted labels, repeated along those that no factor has."""
-    there = "".join(label for label in wanted if any(label in labels for _, labels in factors))
-    value, labels = factors[0]
-    if len(factors) > 1 or labels != there:
-        equation = f"{','.join(labels for _, labels in factors)}->{there}"
-        value = tape.op("Einsum", *(factor for factor, _ in factors), equation=equation)
-    if there == wanted:
-        return value
-    narrow = reshape(tape, value, tuple(sizes[label] if label in there else 1 for label in wanted))
-    return tape.op("Expand", narrow, tape.ints(*(sizes[label] for label in wanted)))
 
 
 def _parsed(call: Call) -> _Equation:

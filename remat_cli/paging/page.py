@@ -29,13 +29,11 @@ from remat_cli.compiling.write import as_asked, write_within_budget
 from remat_cli.core.paging.weight_need import weight_need
 from remat_cli.core.paging.weight_paging import NO_WEIGHTS
 from remat_cli.core.schedule.plan import Schedule
-from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.budget import Budget, describe_bytes
 from remat_cli.core.values.spill import DISK
 from remat_cli.paging.hosted import hosted_weights
 from remat_cli.paging.planned import Paged
-from remat_cli.solvers.paging.question import PagingTerms
 
 WITHOUT_TRIES = 5  # of plans that page nothing, for the fastest whose process holds as little as it may
 
@@ -149,18 +147,13 @@ def _paged(
         held = tuple(fixed - sessions.released_bytes + bytes_ for bytes_ in found.paged.session_bytes)
         cut = msgspec.structs.replace(sessions.cut, memory_bytes=(held,))
         return Paged(**known.known, cut=cut, paged=found.paged)
-    obstacle = _weight_obstacle(question.problem, platform, terms)
-    return replace(known.refused(), weight_obstacle=obstacle)
-
-
-def _weight_obstacle(problem: Problem, platform: Platform, terms: PagingTerms) -> str | None:
-    """The weight that needs more room than there is, and the least budget that has it; None: that is not the cause."""
-    need = weight_need(problem, baseline(problem), terms.memory.link, terms.costs)
+    need = weight_need(question.problem, baseline(question.problem), terms.memory.link, terms.costs)
     if need is None:
-        return None
+        return known.refused()
     weight = platform.graph.weights[need.weight]
     packs = f", and what reads it packs a copy of {format_bytes(need.packed_bytes)}" if need.packed_bytes else ""
     told = f"weight '{weight.name}' of {describe_bytes(weight.size_bytes)} pages as a whole{packs}"
     counted = sum(platform.session_bytes.values())
     rest = "" if counted else "; what open sessions hold, some MiB that only a run shows, comes on top"
-    return f"{told}: that takes a budget of at least {describe_bytes(need.budget_bytes)}{rest}"
+    obstacle = f"{told}: that takes a budget of at least {describe_bytes(need.budget_bytes)}{rest}"
+    return replace(known.refused(), weight_obstacle=obstacle)

@@ -30,7 +30,23 @@ class SessionsSettling:
         found, platform = self._counted(planned), planned.platform
         if isinstance(found, Refused):
             return Settled(found, None)
-        return self._on_devices(self._in_the_faster_way(found, platform), platform)
+        # Where `auto`'s plan is not measured to be faster than the best one on one device, that instead, judged on the
+        # platform as it was: what the other plan's sessions hold of weights says nothing of this one.
+        chosen = self._in_the_faster_way(found, platform)
+        seen = chosen.seen
+        if seen.is_faster_than_single or self.how.request.search.solver.name != AUTO:
+            return chosen
+        single = on_best_single(replace(chosen.planned, platform=platform))
+        if single is None:
+            return chosen
+        alone = self._counted(single)
+        if isinstance(alone, Refused) or not alone.seen.passed:
+            return chosen
+        took, best = f"{seen.measured_time_ns / 1e6:.2f} ms", chosen.planned.single[0].device
+        note = f"a plan on several devices took {took} and was not faster, so this one is for {best} alone"
+        notes = (*alone.seen.notes, note)
+        told = msgspec.structs.replace(alone.seen, rejected_time_ns=seen.measured_time_ns, notes=notes)
+        return replace(alone, seen=told)
 
     def _verified(self, planned: Sessions) -> SessionsSettled:
         """Run the plan file and its model."""
@@ -63,7 +79,11 @@ class SessionsSettling:
         if shared is None:
             return found
         try:
-            other = self._as_one_session(shared)
+            counted = self._verified(shared)
+            other: SessionsSettled | None = counted
+            if counted.seen.session_bytes:
+                again = recounted(shared, counted.seen.session_bytes)
+                other = None if again is None else Settled(again, counted.seen.with_sessions_counted(again.peaks))
         except RuntimeFailure as error:
             return _noted(found, f"as one session it was not run: {error}")
         if other is None or not other.seen.passed:
@@ -73,34 +93,6 @@ class SessionsSettling:
         if other.seen.measured_time_ns < seen.measured_time_ns:
             return _noted(other, f"one session, in which the runtime copies by itself: {took}; cut: {took_apart}")
         return _noted(found, f"as one session it took {took}, not less than {took_apart}")
-
-    def _as_one_session(self, planned: Sessions) -> SessionsSettled | None:
-        """The plan as one session, run, with what that holds of weights; None where a budget does not hold then."""
-        found = self._verified(planned)
-        if not found.seen.session_bytes:
-            return found
-        again = recounted(planned, found.seen.session_bytes)
-        return None if again is None else Settled(again, found.seen.with_sessions_counted(again.peaks))
-
-    def _on_devices(self, found: SessionsSettled, platform: Platform) -> SessionsSettled:
-        """Where `auto`'s plan is not measured to be faster than the best one on one device, take that instead.
-
-        It is judged on the platform as it was: what the other plan's sessions hold of weights says nothing of this one.
-        """
-        seen = found.seen
-        if seen.is_faster_than_single or self.how.request.search.solver.name != AUTO:
-            return found
-        planned = on_best_single(replace(found.planned, platform=platform))
-        if planned is None:
-            return found
-        alone = self._counted(planned)
-        if isinstance(alone, Refused) or not alone.seen.passed:
-            return found
-        took, best = f"{seen.measured_time_ns / 1e6:.2f} ms", found.planned.single[0].device
-        note = f"a plan on several devices took {took} and was not faster, so this one is for {best} alone"
-        notes = (*alone.seen.notes, note)
-        told = msgspec.structs.replace(alone.seen, rejected_time_ns=seen.measured_time_ns, notes=notes)
-        return replace(alone, seen=told)
 
 
 def _noted(found: SessionsSettled, note: str) -> SessionsSettled:

@@ -132,26 +132,21 @@ def verify_file(pair: FilePair, conditions: Conditions, checks: Checks, progress
     if checks.mode != "fast":
         first_ns, second_ns = time_in_turn(paths, pair.feeds[0], settings, progress.advance)
         overhead = 100.0 * (second_ns / first_ns - 1.0)
-        process = _processes(pair, conditions, checks, progress)
+        # What processes hold that load and run each, where the system tells.
+        if can_measure_resident():
+            progress.stage(stages.WATCHING)
+            runs = THOROUGH_RUNS if checks.mode == "thorough" else RUNS
+            found = []
+            for path, is_mapped in (
+                (pair.original.path, bool(pair.original.data_files)),
+                (pair.file.source.path, data_path(pair.file.source.path).exists()),
+            ):
+                at_once = conditions.session.concurrency
+                watched = ResidentJob(str(path.resolve()), pack_all(pair.feeds[0]), settings, runs, at_once=at_once)
+                figures = run_fresh(measure_resident, watched, progress.advance, settings.run_seconds)
+                found.append(worst_of([figures], is_mapped=is_mapped))
+            process = ProcessPair(*found)
     return file_verification(pair, seen, overhead, process, installed_rules(), platform.machine())
-
-
-def _processes(pair: FilePair, conditions: Conditions, checks: Checks, progress: Progress) -> ProcessPair | None:
-    """What processes hold that load and run each; None where the system does not tell."""
-    if not can_measure_resident():
-        return None
-    progress.stage(stages.WATCHING)
-    runs, settings = THOROUGH_RUNS if checks.mode == "thorough" else RUNS, asked_settings(conditions)
-    found = []
-    for path, is_mapped in (
-        (pair.original.path, bool(pair.original.data_files)),
-        (pair.file.source.path, data_path(pair.file.source.path).exists()),
-    ):
-        at_once = conditions.session.concurrency
-        job = ResidentJob(str(path.resolve()), pack_all(pair.feeds[0]), settings, runs, at_once=at_once)
-        figures = run_fresh(measure_resident, job, progress.advance, settings.run_seconds)
-        found.append(worst_of([figures], is_mapped=is_mapped))
-    return ProcessPair(*found)
 
 
 def file_verification(

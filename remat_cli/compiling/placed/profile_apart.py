@@ -99,7 +99,18 @@ def _measure_apart(
     ops, graph = dict(sorted(missing.items(), key=lambda item: item[1])), prepared.graph
     with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}ops_", dir=prepared.reference_path.parent) as name:
         folder = Path(name)
-        values = _values(prepared, list(ops.values()), folder)
+        shown = prepared.graph
+        read = {tensor for op in list(ops.values()) for tensor in shown.ops[op].inputs} | set(shown.model_inputs)
+        tensors = sorted((shown.tensors[tensor] for tensor in read), key=lambda t: (t.dtype in FLOATS, t.size_bytes))
+        names, total_bytes = [], 0
+        for tensor in tensors:
+            total_bytes += tensor.size_bytes
+            if tensor.producer is None or tensor.dtype not in FLOATS or total_bytes <= MOST_VALUE_BYTES:
+                names.append(tensor.name)
+        saved = folder / "observed.onnx"
+        made = {tensor.name for tensor in tensors if tensor.producer is not None}
+        save_work(model_with_outputs(prepared.reference, shown, [name for name in names if name in made]), saved)
+        values = record_values(saved, prepared.feeds, tuple(names), folder)
         jobs = []
         for key, op in ops.items():
             path = folder / f"op_{op}.onnx"
@@ -111,22 +122,6 @@ def _measure_apart(
         save(call_model(), call)
         request = OpRequest(settings, RUNS - 1, WARMUPS, seed=conditions.seed)
         measure_ops(jobs, request, call, keeper.keep, progress.advance)
-
-
-def _values(prepared: Prepared, ops: Sequence[int], folder: Path) -> dict[str, str]:
-    """Files with what ops read in a run: all that is not floats, and of floats the smallest, up to a limit."""
-    graph = prepared.graph
-    read = {tensor for op in ops for tensor in graph.ops[op].inputs} | set(graph.model_inputs)
-    tensors = sorted((graph.tensors[tensor] for tensor in read), key=lambda t: (t.dtype in FLOATS, t.size_bytes))
-    names, total_bytes = [], 0
-    for tensor in tensors:
-        total_bytes += tensor.size_bytes
-        if tensor.producer is None or tensor.dtype not in FLOATS or total_bytes <= MOST_VALUE_BYTES:
-            names.append(tensor.name)
-    path = folder / "observed.onnx"
-    made = {tensor.name for tensor in tensors if tensor.producer is not None}
-    save_work(model_with_outputs(prepared.reference, graph, [name for name in names if name in made]), path)
-    return record_values(path, prepared.feeds, tuple(names), folder)
 
 
 def _job(key: str, path: Path, tensors: Sequence[Tensor], values: dict[str, str]) -> OpJob:

@@ -96,7 +96,20 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
     """
     form, copies = prepared.source.form, arena_copies(prepared.reference, prepared.rules.packing.in_arena)
     is_mapped = bool(prepared.source.data_files)
-    judged = _as_it_is(prepared, profile, copies)
+    # In its own order as the judge sees it; what the form of one of ours makes beforehand is no buffer.
+    graph, form, sizes = prepared.graph, prepared.source.form, tuple(copy.bytes for copy in copies)
+    if form is None:
+        plan = baseline(make_problem(graph, profile))
+        kinds = kinds_of(graph, known_dims(prepared.reference, graph, prepared.conditions))
+        judged = Judged(graph, plan, profile.fixed_bytes, kinds, sizes, bodies=profile.bodies)
+    else:
+        all_bytes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
+        early = {name: all_bytes[name] for name in form.early if name in all_bytes}
+        branch = SteadyBranch(waiting_rank(prepared.reference), tuple(early.values()))
+        graph = without_buffers(graph, early)
+        plan = baseline(make_problem(graph, profile))
+        steady = Steady(form, branch)
+        judged = Judged(graph, plan, profile.fixed_bytes, no_kinds(graph), sizes, steady, profile.bodies)
     weights = list(_loaded_weights(judged.graph, prepared, copies, is_steady=form is not None, is_mapped=is_mapped))
     if not prepared.source.has_packed:
         weights = _without_saved_copies(weights)
@@ -108,22 +121,6 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
         inputs_bytes=_inputs_bytes(prepared),
     )
     return predict(judged, file, runtime or prepared.runtime)
-
-
-def _as_it_is(prepared: Prepared, profile: Profile, copies: Sequence[ArenaCopy]) -> Judged:
-    """A model in its own order as the judge sees it; what the form of one of ours makes beforehand is no buffer."""
-    graph, form, sizes = prepared.graph, prepared.source.form, tuple(copy.bytes for copy in copies)
-    if form is None:
-        plan = baseline(make_problem(graph, profile))
-        kinds = kinds_of(graph, known_dims(prepared.reference, graph, prepared.conditions))
-        return Judged(graph, plan, profile.fixed_bytes, kinds, sizes, bodies=profile.bodies)
-    all_bytes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
-    early = {name: all_bytes[name] for name in form.early if name in all_bytes}
-    branch = SteadyBranch(waiting_rank(prepared.reference), tuple(early.values()))
-    graph = without_buffers(graph, early)
-    plan = baseline(make_problem(graph, profile))
-    steady = Steady(form, branch)
-    return Judged(graph, plan, profile.fixed_bytes, no_kinds(graph), sizes, steady, profile.bodies)
 
 
 def _loaded_weights(

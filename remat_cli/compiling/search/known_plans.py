@@ -117,7 +117,18 @@ class KnownPlans:
             point = named(self.kept.curve())
             if point is None or (best is not None and best[0] <= self.question.order(point)):
                 break
-            again = self._built_as(point)
+            # The plan of the point, if it is still what it promised; what is known of it is put right otherwise.
+            kept = self.kept.plans().get(point.key)
+            built = None if kept is None else self.build(kept)
+            if built is None:
+                self.kept.forget(point.key)
+                again = None
+            else:
+                fresh = keep_plan(built, self.task.request)
+                if fresh.key != point.key:
+                    self.kept.forget(point.key)
+                is_as_good = self.question.order(fresh) <= self.question.order(point)
+                again = built if self.question.admits(fresh) or is_as_good else None
             if again is not None:
                 best = min((each for each in (best, (self._order(again), again)) if each), key=itemgetter(0))
         return None if best is None else best[1]
@@ -134,19 +145,6 @@ class KnownPlans:
         """Put a plan of whole ops on the curve, whatever budget it is for."""
         if self.is_kept:
             keep_plan(found, self.task.request)
-
-    def _built_as(self, point: CurvePoint) -> OneModel | None:
-        """The plan of a point, if it is still what it promised; what is known of it is put right otherwise."""
-        kept = self.kept.plans().get(point.key)
-        found = None if kept is None else self.build(kept)
-        if found is None:
-            self.kept.forget(point.key)
-            return None
-        fresh = keep_plan(found, self.task.request)
-        if fresh.key != point.key:
-            self.kept.forget(point.key)
-        is_as_good = self.question.order(fresh) <= self.question.order(point)
-        return found if self.question.admits(fresh) or is_as_good else None
 
     def build(self, kept: KeptPlan) -> OneModel | None:
         """Build a plan of the curve again; None where that is not possible any more."""

@@ -67,14 +67,28 @@ class MadPipeQuestion:
 
 def madpipe_dp(question: MadPipeQuestion, period: int) -> list[MadPipeAllocation]:
     """D(n, P-1, 0, 0, 0, 0) at a target period: the best allocation first, then others that are best in some figure."""
-    chain, settings = _tables(question, period)
-    layers, size, is_done = question.chain.layers, _FIRST_ROWS, False
+    chain, grid, n = question.chain, question.grid, question.chain.layers
+    figures = np.zeros((5, n + 1), np.int64)
+    figures[rows.LOADS, 1:] = list(accumulate(map(sum, zip(chain.forward, chain.backward, strict=True))))
+    figures[rows.SAVED_SUMS, 1:] = list(accumulate(chain.saved_bytes))
+    figures[rows.WEIGHT_SUMS, 1:] = list(accumulate(chain.copies * weight for weight in chain.weights))
+    figures[rows.BUFFERS, 1:n] = [chain.ways * size for size in chain.sizes[1:n]]
+    figures[rows.LINKS, 1:n] = [chain.ways * time for time in chain.transfers]
+    steps = [1, 1, 1, 1]
+    if grid is not None:
+        load = sum(chain.forward) + sum(chain.backward)
+        ranges = (load, grid.times), (question.memory, grid.memories), (question.memory, grid.saved)
+        steps = [max(1, most // (count - 1)) for most, count in (*ranges, (chain.longest_period, grid.delays))]
+    ceiling = NEVER if question.below is None else question.below
+    is_up = grid is None or grid.is_up
+    settings = np.array([question.memory, period, ceiling, *steps, is_up, question.is_tight], np.int64)
+    size, is_done = _FIRST_ROWS, False
     while not is_done:
         labels = np.zeros((size, rows.WIDTH), np.int64)
         labels[0, rows.PARENT] = labels[0, rows.NEXT] = rows.NONE
-        heads = np.full((layers + 1, question.devices), rows.NONE, np.int64)
-        heads[layers, question.devices - 1] = 0
-        is_done = label_all(labels, heads, np.zeros(5, np.int64), chain, settings)
+        heads = np.full((n + 1, question.devices), rows.NONE, np.int64)
+        heads[n, question.devices - 1] = 0
+        is_done = label_all(labels, heads, np.zeros(5, np.int64), figures, settings)
         size *= 4
     ends = []
     for p in range(question.devices):
@@ -119,25 +133,6 @@ def madpipe_phase1(
         else:
             low = middle + 1
     return best
-
-
-def _tables(question: MadPipeQuestion, period: int) -> tuple[Table, Table]:
-    """Figures of the chain by layer, and what bounds and rounds them, as the compiled search takes them."""
-    chain, grid, n = question.chain, question.grid, question.chain.layers
-    figures = np.zeros((5, n + 1), np.int64)
-    figures[rows.LOADS, 1:] = list(accumulate(map(sum, zip(chain.forward, chain.backward, strict=True))))
-    figures[rows.SAVED_SUMS, 1:] = list(accumulate(chain.saved_bytes))
-    figures[rows.WEIGHT_SUMS, 1:] = list(accumulate(chain.copies * weight for weight in chain.weights))
-    figures[rows.BUFFERS, 1:n] = [chain.ways * size for size in chain.sizes[1:n]]
-    figures[rows.LINKS, 1:n] = [chain.ways * time for time in chain.transfers]
-    steps = [1, 1, 1, 1]
-    if grid is not None:
-        load = sum(chain.forward) + sum(chain.backward)
-        ranges = (load, grid.times), (question.memory, grid.memories), (question.memory, grid.saved)
-        steps = [max(1, most // (count - 1)) for most, count in (*ranges, (chain.longest_period, grid.delays))]
-    ceiling = NEVER if question.below is None else question.below
-    is_up = grid is None or grid.is_up
-    return figures, np.array([question.memory, period, ceiling, *steps, is_up, question.is_tight], np.int64)
 
 
 def _stages(labels: Table, label: int, devices: int) -> tuple[PipelineStage, ...]:

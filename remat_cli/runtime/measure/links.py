@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -96,18 +95,16 @@ def fitted_link(names: tuple[str, str], times: Sequence[CopyTime]) -> LinkCost:
     """
     sizes = np.array([time.size_bytes for time in times], np.float64)
     least = np.array([max(1, time.least_ns) for time in times], np.float64)
-    latency, slope = _nonnegative_fit(np.stack([1 / least, sizes / least], axis=1))
-    noise = float(np.median([100 * (time.second_ns / max(1, time.least_ns) - 1) for time in times]))
-    per_second = min(FASTEST, 1e9 / slope) if slope > 0 else FASTEST
-    return LinkCost(*names, round(latency), per_second, noise_percent=round(noise, 2))
-
-
-def _nonnegative_fit(rows: Any) -> tuple[float, float]:
-    """The two factors, not negative, with which the columns come nearest to ones."""
+    # The two factors, not negative, with which the columns come nearest to ones.
+    rows = np.stack([1 / least, sizes / least], axis=1)
     ones = np.ones(len(rows))
     both = np.linalg.lstsq(rows, ones, rcond=None)[0]
     if (both >= 0).all():
-        return float(both[0]), float(both[1])
-    first, second = rows[:, 0], rows[:, 1]
-    singles = [(float(first.sum() / (first @ first)), 0.0), (0.0, float(second.sum() / (second @ second)))]
-    return min(singles, key=lambda pair: float(np.square(rows @ np.array(pair) - ones).sum()))
+        latency, slope = float(both[0]), float(both[1])
+    else:
+        first, second = rows[:, 0], rows[:, 1]
+        singles = [(float(first.sum() / (first @ first)), 0.0), (0.0, float(second.sum() / (second @ second)))]
+        latency, slope = min(singles, key=lambda pair: float(np.square(rows @ np.array(pair) - ones).sum()))
+    noise = float(np.median([100 * (time.second_ns / max(1, time.least_ns) - 1) for time in times]))
+    per_second = min(FASTEST, 1e9 / slope) if slope > 0 else FASTEST
+    return LinkCost(*names, round(latency), per_second, noise_percent=round(noise, 2))

@@ -87,7 +87,18 @@ class PageBuffers:
             self._taken[name] += 1
             now = next(self._clock)
             self._turn = max(self._turn, self._turns.get(use, -1) + 1)
-            home, begin = self._room(use, size)
+            # Where a buffer goes: the place that was chosen for it, else the best one in some range, else a new
+            # range.
+            place = self._places.get(use)
+            if place is not None and self._ranges[0].is_free(place.begin, size):  # transfers may take longer
+                home, begin = self._ranges[0], place.begin
+            else:
+                found = [(good, home, begin) for home in self._ranges for good, begin in home.places(size)]
+                if found:
+                    _, home, begin = max(found, key=lambda each: each[0])
+                else:
+                    self._ranges.append(PageRange.of(max(LEAST_RANGE_BYTES, RANGE_FACTOR * size)))
+                    home, begin = self._ranges[-1], 0
             self.kept_bytes -= home.take(begin, size, now)
             self._hold(size_bytes)
         return PageBuffer(memoryview(home.pages)[begin : begin + size], size_bytes, home, begin)
@@ -125,18 +136,6 @@ class PageBuffers:
         self.held_bytes += size_bytes
         self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
         self._shrink()
-
-    def _room(self, use: Use, size: int) -> tuple[PageRange, int]:
-        """Where a buffer goes: the place that was chosen for it, else the best one in some range, else a new range."""
-        place = self._places.get(use)
-        if place is not None and self._ranges[0].is_free(place.begin, size):  # transfers may take longer than planned
-            return self._ranges[0], place.begin
-        found = [(good, home, begin) for home in self._ranges for good, begin in home.places(size)]
-        if found:
-            _, home, begin = max(found, key=lambda each: each[0])
-            return home, begin
-        self._ranges.append(PageRange.of(max(LEAST_RANGE_BYTES, RANGE_FACTOR * size)))
-        return self._ranges[-1], 0
 
     def _shrink(self) -> None:
         """Give back to the system what is taken last, of pages in other ranges what waits longest."""

@@ -23,27 +23,6 @@ MOST_PRUNED = 256  # recomputes to look at when pruning
 
 
 @fragment
-def _list_prunable(net: Ints, s: Ints) -> int:
-    """Write to BUNDLE steps to try removing, just inserted ones first, pinned ones left out; returns how many."""
-    count, ops = 0, s[rows.NUM, rows.REPEATED]
-    if ops > MOST_PRUNED // 2:
-        for k in range(s[rows.NUM, rows.LOGGED]):
-            step = s[rows.LOG_WHAT, k]
-            if s[rows.LOG, k] == INSERT and count < MOST_PRUNED and s[rows.HEAD, s[rows.OP, step]] != step:
-                s[rows.BUNDLE, count] = step
-                count += 1
-    start = int(uniform(s) * ops)
-    for k in range(ops):
-        v = s[rows.REPEATS, (start + k) % ops]
-        step = s[rows.NXT, s[rows.HEAD, v]] if s[rows.NUM, rows.PINNED] == 1 else s[rows.HEAD, v]
-        while step >= 0 and count < MOST_PRUNED:
-            s[rows.BUNDLE, count] = step
-            count += 1
-            step = s[rows.NXT, step]
-    return count
-
-
-@fragment
 def _is_still_blocked(s: Ints, step: int) -> bool:
     """Whether the step that kept this one from being removed before very likely does so still."""
     other = s[rows.BLOCKER, step]
@@ -71,7 +50,23 @@ def _can_go(net: Ints, s: Ints, step: int, over: int) -> bool:
 @fragment
 def prune(net: Ints, s: Ints) -> None:
     """Remove recomputes that can go without raising the excess, expensive ones first."""
-    over, count = excess(s), _list_prunable(net, s)
+    over = excess(s)
+    # Just inserted ones first, pinned ones left out.
+    count, ops = 0, s[rows.NUM, rows.REPEATED]
+    if ops > MOST_PRUNED // 2:
+        for k in range(s[rows.NUM, rows.LOGGED]):
+            found = s[rows.LOG_WHAT, k]
+            if s[rows.LOG, k] == INSERT and count < MOST_PRUNED and s[rows.HEAD, s[rows.OP, found]] != found:
+                s[rows.BUNDLE, count] = found
+                count += 1
+    start = int(uniform(s) * ops)
+    for k in range(ops):
+        v = s[rows.REPEATS, (start + k) % ops]
+        found = s[rows.NXT, s[rows.HEAD, v]] if s[rows.NUM, rows.PINNED] == 1 else s[rows.HEAD, v]
+        while found >= 0 and count < MOST_PRUNED:
+            s[rows.BUNDLE, count] = found
+            count += 1
+            found = s[rows.NXT, found]
     # By time, the longest first.
     for i in range(1, count):
         prunable, j = s[rows.BUNDLE, i], i

@@ -153,7 +153,14 @@ class SplitSearch:
         if not sizes or len(owners) < len(around.exits) or around.context_bytes + sum(sizes) + joined > free_bytes:
             return None
         best, blocked = None, self.timeline.view.blocked
-        for exits in self._exit_axes(start, stop):
+        if (start, stop) not in self.axes:
+            view, ops = self.timeline.view, self.timeline.order[start:stop]
+            leaving = self.timeline.surroundings(start, stop).exits
+            shape = view.tensors[leaving[0]].shape
+            long = (axis for axis in self.limits.axis.axes(len(shape)) if shape[axis] > 1)
+            ways = (tuple(way.items()) for axis in long if (way := exit_axes(view, ops, leaving, axis)) is not None)
+            self.axes[start, stop] = tuple(way for way in ways if cut_tiles(view, Cutting(ops, way, 2)) is not None)
+        for exits in self.axes[start, stop]:
             if best is not None and best.cutting.exits[0][1] == exits[0][1] - 1 and exits[0][0] in blocked:
                 continue  # images are as well cut along their height as along their width
             for found in self._fitting(start, stop, exits, free_bytes):
@@ -242,17 +249,6 @@ class SplitSearch:
             if a is not None and b is not None and a.axis == held.axis and a.stop > b.start:
                 return True
         return False
-
-    def _exit_axes(self, start: int, stop: int) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """The ways in which the exits of a region can be cut."""
-        if (start, stop) not in self.axes:
-            view, ops = self.timeline.view, self.timeline.order[start:stop]
-            exits = self.timeline.surroundings(start, stop).exits
-            shape = view.tensors[exits[0]].shape
-            long = (axis for axis in self.limits.axis.axes(len(shape)) if shape[axis] > 1)
-            ways = (tuple(found.items()) for axis in long if (found := exit_axes(view, ops, exits, axis)) is not None)
-            self.axes[start, stop] = tuple(way for way in ways if cut_tiles(view, Cutting(ops, way, 2)) is not None)
-        return self.axes[start, stop]
 
 
 def _next_where(is_it: Sequence[bool]) -> list[int]:

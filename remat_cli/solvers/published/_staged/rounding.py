@@ -83,7 +83,18 @@ def settle(net: Ints, s: Ints, row: int) -> None:
     One pass from the end: what a later step that stays reads is needed before it.
     """
     ops, length = net[rows.OPS, 0] - 1, s[NUM, row]
-    live, place = _begin(net, s, row), length
+    # Count the runs of each op, and mark as needed what is kept.
+    ops, live = net[rows.OPS, 0] - 1, 0
+    for op in range(ops):
+        s[RUNS, op] = 0
+    for k in range(s[NUM, row]):
+        s[RUNS, s[row, k] % ops] += 1
+    for x in range(net[rows.OUT_PTR, ops]):
+        s[NEEDED, x] = 0
+    for k in range(net[rows.IN_PTR, ops], net[rows.IN_PTR, ops + 1]):
+        s[NEEDED, net[rows.INPUTS, k]] = 1
+        live += net[rows.SIZE, net[rows.INPUTS, k]]
+    place = length
     s[NUM, COST], s[NUM, PEAK], s[NUM, EXCESS], s[NUM, AREA] = 0, 0, 0, 0
     for back in range(length):
         event = s[row, length - 1 - back]
@@ -96,22 +107,6 @@ def settle(net: Ints, s: Ints, row: int) -> None:
     for k in range(length - place):
         s[row, k] = s[row, place + k]
     s[NUM, row] = length - place
-
-
-@kernel
-def _begin(net: Ints, s: Ints, row: int) -> int:
-    """Count the runs of each op, and mark as needed what is kept; returns the bytes of that."""
-    ops, live = net[rows.OPS, 0] - 1, 0
-    for v in range(ops):
-        s[RUNS, v] = 0
-    for k in range(s[NUM, row]):
-        s[RUNS, s[row, k] % ops] += 1
-    for x in range(net[rows.OUT_PTR, ops]):
-        s[NEEDED, x] = 0
-    for k in range(net[rows.IN_PTR, ops], net[rows.IN_PTR, ops + 1]):
-        s[NEEDED, net[rows.INPUTS, k]] = 1
-        live += net[rows.SIZE, net[rows.INPUTS, k]]
-    return live
 
 
 @kernel
