@@ -6,7 +6,6 @@ import onnx_ir as ir
 from remat_cli.autodiff.pieces import as_numbers, as_type, one_minus, shifted, sign, smallest, sum_to, times
 from remat_cli.autodiff.tape import (
     FIRST,
-    Array,
     Call,
     Found,
     Gradient,
@@ -81,30 +80,23 @@ def pow_gradient(tape: Tape, call: Call, grads: Grads) -> Found:
         summed = sum_to(tape, tape.op("Mul", grad, slope), call.shape(1))
         found[1] = as_type(tape, summed, element_type(call.input(1)))  # which the base need not have
     if 0 in call.wanted:
-        exponent = call.constant(1)
-        slope = _pow_by_base(tape, call) if exponent is None else _power_rule(tape, call, exponent)
+        base, exponent = call.input(0), call.constant(1)
+        if exponent is None:
+            # Slope p x^(p-1) with a computed exponent, x^0 where p is 0.
+            power = as_type(tape, call.input(1), element_type(base))
+            is_zero = as_numbers(tape, tape.op("Equal", power, tape.scalar(0, power)), power)
+            less = tape.op("Add", shifted(tape, power, 1, -1), is_zero)
+            slope = tape.op("Mul", tape.op("Pow", base, less), power)
+        else:
+            # Where p is 0 the power is taken as 0, so that 0 times infinity does not come up at x = 0.
+            known = exponent.astype(element_type(base).numpy())
+            lower = np.where(known == 0, 0, known - 1).astype(known.dtype)
+            if np.all((known > 0) & (known < 1)):  # finite at 0, for masks further back to make 0 of
+                base = tape.op("Clip", base, tape.scalar(smallest(base), base))
+            raised = base if np.all(lower == 1) else tape.op("Pow", base, tape.constant(lower))
+            slope = tape.op("Mul", raised, tape.constant(known))
         found[0] = sum_to(tape, tape.op("Mul", grad, slope), call.shape(0))
     return found
-
-
-def _power_rule(tape: Tape, call: Call, exponent: Array) -> ir.Value:
-    """Slope p x^(p-1); where p is 0 the power is taken as 0, so that 0 times infinity does not come up at x = 0."""
-    base = call.input(0)
-    power = exponent.astype(element_type(base).numpy())
-    less = np.where(power == 0, 0, power - 1).astype(power.dtype)
-    if np.all((power > 0) & (power < 1)):  # finite at 0, for masks further back to make 0 of
-        base = tape.op("Clip", base, tape.scalar(smallest(base), base))
-    raised = base if np.all(less == 1) else tape.op("Pow", base, tape.constant(less))
-    return tape.op("Mul", raised, tape.constant(power))
-
-
-def _pow_by_base(tape: Tape, call: Call) -> ir.Value:
-    """Slope p x^(p-1) with a computed exponent, x^0 where p is 0."""
-    base = call.input(0)
-    exponent = as_type(tape, call.input(1), element_type(base))
-    is_zero = as_numbers(tape, tape.op("Equal", exponent, tape.scalar(0, exponent)), exponent)
-    less = tape.op("Add", shifted(tape, exponent, 1, -1), is_zero)
-    return tape.op("Mul", tape.op("Pow", base, less), exponent)
 
 
 def _extreme(beyond: str) -> Gradient:
@@ -116,22 +108,18 @@ def _extreme(beyond: str) -> Gradient:
         for position in sorted(call.wanted):
             taken = rest
             if len(found) + 1 < len(call.inputs):
-                taken = tape.op("Mul", rest, _chosen(tape, call, position, beyond))
+                # Where the result comes from this input; told from the result alone where the other is a constant.
+                value, result = call.input(position), call.output()
+                other = call.input(1 - position) if len(call.inputs) == 2 else None
+                is_plain = other is None or known(other) is None
+                is_own = tape.op("Equal", value, result) if is_plain else tape.op(beyond, result, other)
+                taken = tape.op("Mul", rest, as_numbers(tape, is_own, result))
             found[position] = sum_to(tape, taken, call.shape(position))
             if len(found) < len(call.wanted):
                 rest = tape.op("Sub", rest, taken)
         return found
 
     return gradient
-
-
-def _chosen(tape: Tape, call: Call, position: int, beyond: str) -> ir.Value:
-    """1 where the result comes from an input, else 0; told from the result alone where the other is a constant."""
-    value, result = call.input(position), call.output()
-    other = call.input(1 - position) if len(call.inputs) == 2 else None
-    if other is None or known(other) is None:
-        return as_numbers(tape, tape.op("Equal", value, result), result)
-    return as_numbers(tape, tape.op(beyond, result, other), result)
 
 
 def where(tape: Tape, call: Call, grads: Grads) -> Found:

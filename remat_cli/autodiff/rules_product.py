@@ -91,31 +91,23 @@ def _scaled(tape: Tape, call: Call, value: ir.Value) -> ir.Value:
 def _factors(tape: Tape, call: Call, a: _Matrix, b: _Matrix, grad: ir.Value) -> dict[int, ir.Value]:
     """Gradients of both factors of a product, as they are stored; the one that is shared by the batch first."""
     result: dict[int, ir.Value] = {}
-    for place in (0, 1) if len(a.shape) < len(b.shape) else (1, 0):
-        if place in call.wanted:
-            result[place] = _left(tape, a, b, grad) if place == 0 else _right(tape, a, b, grad)
-    return result
-
-
-def _left(tape: Tape, a: _Matrix, b: _Matrix, grad: ir.Value) -> ir.Value:
-    """Grad * b^T, summed to the shape of a."""
-    flow = _Matrix(grad)
-    if len(b.shape) == 2 and not a.turned:
-        return reshape(tape, _flat_product(tape, _flattened(tape, flow), b.turn), a.shape)
-    batch = math.prod(b.shape[:-2])
+    flow, batch = _Matrix(grad), math.prod(b.shape[:-2])
     # Whether rearranging a batch for one product takes less than one product for each of the batch.
     copies_are_smaller = batch == 1 or math.prod(flow.shape) + math.prod(b.shape) < batch * math.prod(a.shape)
-    if len(a.shape) == 2 and copies_are_smaller:
-        return _stored(tape, _side_by_side(tape, flow), _side_by_side(tape, b).turn, a)
-    return _stored(tape, flow, b.turn, a)
-
-
-def _right(tape: Tape, a: _Matrix, b: _Matrix, grad: ir.Value) -> ir.Value:
-    """a^T * grad, summed to the shape of b: for one matrix b, over all rows of the batch at once."""
-    flow = _Matrix(grad)
-    if len(b.shape) == 2 and (len(a.shape) == 2 or not a.turned):
-        return _stored(tape, _flattened(tape, a).turn, _flattened(tape, flow), b)
-    return _stored(tape, a.turn, flow, b)
+    for place in (0, 1) if len(a.shape) < len(b.shape) else (1, 0):
+        if place not in call.wanted:
+            continue
+        if place == 1:  # a^T * grad, for one matrix b over all rows of the batch at once
+            is_flat = len(b.shape) == 2 and (len(a.shape) == 2 or not a.turned)
+            left, right = (_flattened(tape, a), _flattened(tape, flow)) if is_flat else (a, flow)
+            result[1] = _stored(tape, left.turn, right, b)
+        elif len(b.shape) == 2 and not a.turned:  # grad * b^T
+            result[0] = reshape(tape, _flat_product(tape, _flattened(tape, flow), b.turn), a.shape)
+        else:
+            is_beside = len(a.shape) == 2 and copies_are_smaller
+            left, right = (_side_by_side(tape, flow), _side_by_side(tape, b)) if is_beside else (flow, b)
+            result[0] = _stored(tape, left, right.turn, a)
+    return result
 
 
 def _stored(tape: Tape, a: _Matrix, b: _Matrix, like: _Matrix) -> ir.Value:

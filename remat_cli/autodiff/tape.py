@@ -54,8 +54,18 @@ class Tape:
             self._phase, self._prefix = before
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Write an op with one result, and return it; one that broadcasts reads what is not spread out yet."""
-        return self.ops(op_type, _narrow(inputs) if op_type in BROADCASTING else inputs, 1, attributes)[0]
+        """Write an op with one result, and return it; one that broadcasts reads what is not spread out yet.
+
+        So gradients of sums and means are not spread out in memory to be multiplied; an Expand that nobody reads is
+        dropped when the step is done.
+        """
+        for place, value in enumerate(inputs) if op_type in BROADCASTING else ():
+            maker = None if value is None else value.producer()
+            if maker is not None and (maker.domain, maker.op_type) == ("", "Expand"):
+                narrow = (*inputs[:place], maker.inputs[0], *inputs[place + 1 :])
+                wide = _broadcast_shape(inputs)
+                inputs = narrow if wide is not None and _broadcast_shape(narrow) == wide else inputs
+        return self.ops(op_type, inputs, 1, attributes)[0]
 
     def ops(
         self,
@@ -146,21 +156,6 @@ def known(value: ir.Value | None) -> Array | None:
     if value is None or value.const_value is None:
         return None
     return np.asarray(value.const_value.numpy())
-
-
-def _narrow(inputs: tuple[ir.Value | None, ...]) -> tuple[ir.Value | None, ...]:
-    """What an Expand reads in place of its result, where broadcasting gives the same.
-
-    So gradients of sums and means are not spread out in memory to be multiplied; an Expand that nobody reads is
-    dropped when the step is done.
-    """
-    for place, value in enumerate(inputs):
-        maker = None if value is None else value.producer()
-        if maker is not None and (maker.domain, maker.op_type) == ("", "Expand"):
-            narrow = (*inputs[:place], maker.inputs[0], *inputs[place + 1 :])
-            wide = _broadcast_shape(inputs)
-            inputs = narrow if wide is not None and _broadcast_shape(narrow) == wide else inputs
-    return inputs
 
 
 def _broadcast_shape(values: Sequence[ir.Value | None]) -> tuple[int, ...] | None:

@@ -21,11 +21,21 @@ def asked_of(plan: PlanFile, curve: TradeOff | None = None) -> Asked:
     """What a plan was asked for; cheaper budgets are looked up where the curve of its model is given."""
     request, process = plan.request, plan.promise.process
     counted = None if process is None else process.counted_bytes(with_mapped=request.count_mapped)
+    cheaper = None
+    if curve is not None:
+        # The least budget of those that compiles of the model led to whose plan takes less time.
+        own = 100 * (plan.solved.time_ns / max(1, plan.solved.baseline_time_ns) - 1)
+        profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
+        share_of = partial(_share, profile.fixed_bytes, plan.promise.baseline_peak_bytes)
+        bounded = plan.promise.peak_bytes
+        if request.process_budget_bytes is None:  # else its live bytes are no budget that the user wrote
+            bounded = max(bounded, request.budget_bytes)
+        cheaper = next_cheaper(_known(curve, share_of), share_of(bounded), own)
     return Asked(
         process_budget_bytes=request.process_budget_bytes,
         process_bytes=None if counted is None else counted + plan.graph.input_bytes,
         max_overhead_percent=request.max_overhead_percent,
-        cheaper=None if curve is None else _cheaper(plan, curve),
+        cheaper=cheaper,
         is_looked_up=curve is not None,
     )
 
@@ -49,18 +59,6 @@ def asked_in_vain(request: CompileRequest, refused: Refused, plain_bytes: int | 
         cheaper=_least_above(share_of(question.budget_bytes), affordable),
         is_looked_up=is_dear,
     )
-
-
-def _cheaper(plan: PlanFile, curve: TradeOff) -> CheaperBudget | None:
-    """The least budget of those that this and earlier compiles of the model led to whose plan takes less time."""
-    own = 100 * (plan.solved.time_ns / max(1, plan.solved.baseline_time_ns) - 1)
-    request = plan.request
-    profile = plan.profile if plan.splitting is None else plan.splitting.whole_profile
-    share_of = partial(_share, profile.fixed_bytes, plan.promise.baseline_peak_bytes)
-    bounded = plan.promise.peak_bytes
-    if request.process_budget_bytes is None:  # else its live bytes are no budget that the user wrote
-        bounded = max(bounded, request.budget_bytes)
-    return next_cheaper(_known(curve, share_of), share_of(bounded), own)
 
 
 def next_cheaper(known: Iterable[CheaperBudget], own_share: float, own_overhead: float) -> CheaperBudget | None:

@@ -15,7 +15,6 @@ from remat_cli.base.files import sha256
 from remat_cli.compiling.process.resident import see_alone
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.resident import ProcessMemory
-from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.onnx_io.read.load import SourceModel
 from remat_cli.onnx_io.read.seeds import seeded_copy
 from remat_cli.runtime.sessions.feeds import make_feeds
@@ -87,11 +86,16 @@ def original_of(
     asked = msgspec.json.encode((conditions.dims, conditions.input_shapes, conditions.seed), order="sorted").decode()
     fed = f" {sha256(*conditions.all_inputs)}" if conditions.all_inputs else ""
     key = hashlib.sha256(f"{source.sha256} {conditions.opens_as} {asked}{fed}".encode()).hexdigest()
+    if family is not None:  # what the runtime fuses depends on no size, and verification runs the file at many
+        small = {each.name: each.up_from(each.low + SMALL) for each in family.ranges}
+        ways = (small, {each.name: each.low for each in family.ranges})
+        sizes = next((sizes for sizes in ways if family.admits({**conditions.dims, **sizes})), dict(conditions.dims))
+        feeds = (make_feeds(source.inputs_at({**conditions.dims, **sizes}), conditions.seed),)
     return Original(
         path=path,
         name=_name(user_file(source.path, has_seeds=has_seeds), conditions),
         settings=settings,
-        feeds=tuple(feeds) if family is None else _small_feeds(source, conditions, family),
+        feeds=tuple(feeds),
         key=key,
         is_mapped=bool(source.data_files),
     )
@@ -117,13 +121,3 @@ def _name(what: str, conditions: Conditions) -> str:
     shapes = [f"{name}:{','.join(map(str, shape))}" for name, shape in conditions.input_shapes.items()]
     sizes = [*map(str, ranges), *named, *shapes]
     return ", ".join([what, LEVELS[conditions.opens_as], *sizes])
-
-
-def _small_feeds(source: SourceModel, conditions: Conditions, family: SizeFamily) -> tuple[Mapping[str, Any], ...]:
-    """Inputs of small sizes: what the runtime fuses depends on none, and verification runs the file at many."""
-    small = {each.name: each.up_from(each.low + SMALL) for each in family.ranges}
-    least = {each.name: each.low for each in family.ranges}
-    sizes = next(
-        (sizes for sizes in (small, least) if family.admits({**conditions.dims, **sizes})), dict(conditions.dims)
-    )
-    return (make_feeds(source.inputs_at({**conditions.dims, **sizes}), conditions.seed),)

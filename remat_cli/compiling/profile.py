@@ -239,19 +239,14 @@ def profile_on_cpu(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
     settings = device_settings(
         spec, SessionSettings(intra_op_threads=conditions.threads_of(spec), custom_ops=conditions.custom_ops)
     )
-    return msgspec.structs.replace(profile, call_ns=_handover_ns(scope, conditions, settings))
 
-
-def _handover_ns(scope: CacheScope, conditions: Conditions, settings: SessionSettings) -> int:
-    """What it costs to go on in another session, where ops were measured inside the model, from the cache if known."""
-
-    def measure(folder: Path) -> int:
+    def measure_row(folder: Path) -> int:
         one, row = folder / "one.onnx", folder / "row.onnx"
         save(call_model(1, HANDOVER_ELEMENTS), one)
         save(call_model(HANDOVERS, HANDOVER_ELEMENTS), row)
         return measure_handover(one, row, settings)
 
-    return measured_once(HANDOVER, scope, conditions, measure)
+    return msgspec.structs.replace(profile, call_ns=measured_once(HANDOVER, scope, conditions, measure_row))
 
 
 def measured_once(key: str, scope: CacheScope, conditions: Conditions, measure: Callable[[Path], int]) -> int:

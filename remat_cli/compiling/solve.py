@@ -192,7 +192,12 @@ def _solve(
     problem: Problem, question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None = None
 ) -> SolverRun:
     """Run the solver, first without compiled kernels, which often is all it takes; the better of both plans is kept."""
-    early = _look(problem, question, search, progress, start)
+    solver, early = search.solver, None
+    if isinstance(solver, Early) and search.limits.work is None and must_search(problem):
+        briefly = search.within(min(LOOK_SECONDS, search.limits.seconds))
+        if solver.begins_interpreted(problem) and must_compile(solver.kernels(problem)):
+            progress.stage(stages.SOLVING)
+            early = run_solver(problem, solver, replace(_limits(question, briefly, progress), interpreted=True), start)
     if early is not None and (_is_settled(early, problem, search) or progress.should_stop()):
         return early
     if must_search(problem):  # no sooner: many a budget is met, or proved too small, without a search
@@ -204,20 +209,6 @@ def _solve(
     if run.plan is None and run.status is Status.NOT_FOUND and limits.is_over:
         search.clock.cut()
     return run if early is None else better_of(run, early)
-
-
-def _look(
-    problem: Problem, question: BudgetQuestion, search: Search, progress: Progress, start: Schedule | None
-) -> SolverRun | None:
-    """What the solver says without compiled kernels; None where it has them, needs none, or must do the same work."""
-    solver, asked = search.solver, search.limits
-    if asked.work is not None or not isinstance(solver, Early) or not must_search(problem):
-        return None
-    if not solver.begins_interpreted(problem) or not must_compile(solver.kernels(problem)):
-        return None
-    progress.stage(stages.SOLVING)
-    limits = _limits(question, search.within(min(LOOK_SECONDS, asked.seconds)), progress)
-    return run_solver(problem, solver, replace(limits, interpreted=True), start)
 
 
 def _is_settled(run: SolverRun, problem: Problem, search: Search) -> bool:

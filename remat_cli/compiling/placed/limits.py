@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.tiles import Tiles, inside_above
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.schedule.graph import Graph, Op, TensorType, size_bytes
+from remat_cli.core.schedule.graph import Graph, TensorType, size_bytes
 from remat_cli.core.schedule.splits import Splitting, large_tensor_lines
 from remat_cli.core.values.budget import WHOLE
 from remat_cli.core.values.profile import HOST_MEMORY, Unsupported
@@ -95,7 +96,15 @@ def within_limits(platform: Platform, limits: Mapping[str, int]) -> Platform:
         most_bytes = limits.get(profile.device)
         if most_bytes is None:
             continue
-        reasons = {op.name: reason for op in graph.ops if (reason := _too_large(graph, op, most_bytes))}
+        reasons = {}
+        for op in graph.ops:
+            tensors = (graph.tensors[tensor] for tensor in (*op.inputs, *op.outputs))
+            sizes = {tensor.name: size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors}
+            sizes |= {graph.weights[weight].name: graph.weights[weight].size_bytes for weight in op.weights}
+            name, size = max(sizes.items(), key=itemgetter(1), default=("", 0))
+            if size > most_bytes:
+                told = f"of {format_bytes(size)} is above its largest of {format_bytes(most_bytes)}"
+                reasons[op.name] = f"tensor '{name}' {told}"
         known = {op.name for op in profile.unsupported}
         more = tuple(Unsupported(name, reason) for name, reason in reasons.items() if name not in known)
         costs = tuple(cost for cost in profile.ops if cost.name not in reasons)
@@ -106,14 +115,3 @@ def within_limits(platform: Platform, limits: Mapping[str, int]) -> Platform:
 def _above(graph: Graph, most_bytes: int) -> int:
     """Bytes of all tensors inside that are above a limit."""
     return sum(each.size_bytes for each in inside_above(graph, most_bytes))
-
-
-def _too_large(graph: Graph, op: Op, most_bytes: int) -> str:
-    """Which of an op's tensors is above a limit, in words; empty: none."""
-    tensors = [graph.tensors[tensor] for tensor in (*op.inputs, *op.outputs)]
-    sizes = {tensor.name: size_bytes(TensorType(tensor.dtype, tensor.shape)) for tensor in tensors}
-    sizes |= {graph.weights[weight].name: graph.weights[weight].size_bytes for weight in op.weights}
-    name = max(sizes, key=lambda each: sizes[each], default="")
-    if not name or sizes[name] <= most_bytes:
-        return ""
-    return f"tensor '{name}' of {format_bytes(sizes[name])} is above its largest of {format_bytes(most_bytes)}"

@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search.expected import Expected, Promising
-from remat_cli.compiling.search.loop import KeepRule, Known, SplitTask, search
+from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
 from remat_cli.core.values.curve import CurvePoint
 from remat_cli.runtime.measure.profilers import LONG_RUN_NS
@@ -66,7 +66,8 @@ class AimedSplits:
             own = Promising("", point.live_bytes - fixed_bytes, 0.0)
             near = min(map(self._point, pool), key=own.distance)
             found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
-        expected, seconds = Expected(tuple(found)), self._seconds
+        expected = Expected(tuple(found))
+        seconds = SECONDS + RUNS * self._baseline_ns / 1e9  # what building and measuring one may take
         for _ in range(self.tiles.most_trials):
             while not pool and lower:
                 pool = self._at(lower.pop(0))
@@ -132,11 +133,6 @@ class AimedSplits:
     def _baseline_ns(self) -> int:
         return max(1, self.tiles.task.question.baseline.time_ns)
 
-    @property
-    def _seconds(self) -> float:
-        """What building and measuring one may take."""
-        return SECONDS + RUNS * self._baseline_ns / 1e9
-
 
 def fit_budget(
     tiles: Tiles, aims: Sequence[float] = AIMS, points: Sequence[CurvePoint] = (), known_share: float = math.inf
@@ -147,20 +143,14 @@ def fit_budget(
     may take by its share of the time limit, and more is expected than what is known.
     """
     task = tiles.task
-    is_over = _race(task)
-    proposer = AimedSplits(tiles, aims, points, known_share)
-    rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over())
-    return search(proposer, rule, task.ending)
-
-
-def _race(task: SplitTask) -> Callable[[], bool]:
-    """Whether rivals of what was found were measured for long enough; short runs of the model do not count."""
     began, ran = time.monotonic(), task.clock.run_seconds
     most_seconds = task.request.splits.race_share * task.request.search.limits.seconds
     is_long = task.question.baseline.time_ns > LONG_RUN_NS
 
-    def is_over() -> bool:
+    def is_over() -> bool:  # short runs of the model do not count
         running = 0.0 if is_long else task.clock.run_seconds - ran
         return time.monotonic() - began - running > most_seconds
 
-    return is_over
+    proposer = AimedSplits(tiles, aims, points, known_share)
+    rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over())
+    return search(proposer, rule, task.ending)

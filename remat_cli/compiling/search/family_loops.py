@@ -8,7 +8,7 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.compiling.blame import blamed_on
-from remat_cli.compiling.facts import ModelFacts, known_facts_of
+from remat_cli.compiling.facts import known_facts_of
 from remat_cli.compiling.optimise import digest_of, optimise
 from remat_cli.compiling.prepare import Prepared, as_planned, facts_of, first_look
 from remat_cli.compiling.search.split_model import in_place_of
@@ -36,7 +36,10 @@ def prepare_loops(whole: Prepared, model: Any, work: Path) -> Prepared | None:
             seen = _look(found.path, reference, whole)
         if seen is None:
             return None
-        facts = _beside(whole, facts_of(seen, reference, whole.facts.types[INPUTS]))
+        facts = facts_of(seen, reference, whole.facts.types[INPUTS])
+        first, second = whole.facts.measured, facts.measured
+        if first is not None and second is not None:
+            facts = msgspec.structs.replace(facts, relative_time=second.run_ns / max(1, first.run_ns))
         was_long = facts.measured is not None and (whole.runnable is not None or facts.relative_time is not None)
     looped_whole = replace(whole, reference=reference, reference_path=found.path, reference_sha256=digest)
     return in_place_of(looped_whole, to_graph(reference, facts.types), facts, was_long=was_long)
@@ -56,11 +59,3 @@ def _look(loops: Path, reference: Any, whole: Prepared) -> Sight | None:
         if lacks_memory(failure):
             return None
         raise
-
-
-def _beside(whole: Prepared, facts: ModelFacts) -> ModelFacts:
-    """The facts of a model with loops, with how long it takes as a multiple of the whole one, where both are known."""
-    first, second = whole.facts.measured, facts.measured
-    if first is None or second is None:
-        return facts
-    return msgspec.structs.replace(facts, relative_time=second.run_ns / max(1, first.run_ns))

@@ -1,6 +1,5 @@
 """What less memory would cost, said before anything is searched for: from plans that are kept, and by estimate."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,21 +24,19 @@ MOST_PERCENT = 100.0
 def ladder(prepared: Prepared, platform: Platform, request: CompileRequest, work: Path) -> tuple[LadderStep, ...]:
     """Budgets of live bytes that the model fits in, and what that costs; no run of the model is made for it."""
     search = request.search.within(LADDER_SECONDS).begun()
-    asked = replace(request, asked=WHOLE, search=search)
-    guesses = [] if request.splits.mode == "off" else list(_guesses(prepared, platform, asked, work))
-    return ladder_of(kept_curve(prepared, request).curve(), guesses, MOST_PERCENT)
-
-
-def _guesses(prepared: Prepared, platform: Platform, request: CompileRequest, work: Path) -> Iterator[LadderStep]:
-    """Splits that are proposed for ever smaller budgets, by estimate."""
-    task = SplitTask.unplanned(prepared, platform, request, work, silent())
+    curve = kept_curve(prepared, request).curve()
+    if request.splits.mode == "off":
+        return ladder_of(curve, [], MOST_PERCENT)
+    task = SplitTask.unplanned(prepared, platform, replace(request, asked=WHOLE, search=search), work, silent())
     question, fixed_bytes = task.question, task.whole.profile.fixed_bytes
     facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
     is_known = facts is not None and facts.can_be_raised is not None  # else runs of the model would say
     tiles, baseline_ns = Tiles(task, may_fill=is_known), max(1, question.baseline.time_ns)
+    guesses = []  # splits that are proposed for ever smaller budgets
     for share in SHARES:
         aim = int(share * (question.baseline.peak - fixed_bytes))
-        for proposal in tiles.propose(aim, request.search.clock.left):
+        for proposal in tiles.propose(aim, search.clock.left):
             if proposal.regions:
                 percent = 100 * proposal.added_ns / baseline_ns
-                yield LadderStep(fixed_bytes + proposal.peak_bytes, percent, is_estimate=True)
+                guesses.append(LadderStep(fixed_bytes + proposal.peak_bytes, percent, is_estimate=True))
+    return ladder_of(curve, guesses, MOST_PERCENT)

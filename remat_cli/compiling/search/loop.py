@@ -187,26 +187,18 @@ def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel |
     """
     known = Known()
     for proposed in proposer.propose(known):
-        known.trial = proposed if isinstance(proposed, SplitTrial) else _measured(proposed, progress)
+        known.trial = known.found = None
+        if isinstance(proposed, SplitTrial):
+            known.trial = proposed
+        elif not progress.should_stop():
+            with stages.giving_way(progress):
+                known.trial = proposed.measure()
         is_planned = known.trial is not None and (isinstance(proposed, SplitTrial) or not proposed.is_probe)
-        known.found = _planned(known.trial, progress) if known.trial is not None and is_planned else None
+        if known.trial is not None and is_planned:
+            with stages.giving_way(progress):
+                known.found = known.trial.candidate.plan(known.trial)
         if isinstance(known.found, OneModel) and rule.admits(known.found):
             known.best = known.found if known.best is None else rule.better(known.best, known.found)
         if known.best is not None and rule.is_enough(known.best):
             break
     return known.best
-
-
-def _planned(trial: SplitTrial, progress: Progress) -> OneModel | Refused | None:
-    """What a candidate's plan comes to, unless the user asks to stop meanwhile."""
-    with stages.giving_way(progress):
-        return trial.candidate.plan(trial)
-    return None
-
-
-def _measured(candidate: Candidate, progress: Progress) -> SplitTrial | None:
-    """What building and measuring a candidate shows, unless the user has asked, or asks, to stop."""
-    if not progress.should_stop():
-        with stages.giving_way(progress):
-            return candidate.measure()
-    return None

@@ -29,22 +29,19 @@ def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: flo
     if tiles.output_bytes > tiles.free_bytes and not task.question.least:
         return without_splits(tiles)
     task.progress.stage(stages.SPLITTING)
-    found = hold_least(tiles) if task.question.least else _fitting(tiles, points, known_share)
+    if task.question.least:
+        found = hold_least(tiles)
+    else:  # as the model runs, and where whole ops are made again too
+        needy = fit_needy(tiles) if isinstance(task.whole, Refused) else None
+        if needy is not None:
+            known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
+        fitting = (needy, fit_budget(tiles, points=points, known_share=known_share))
+        found = min((each for each in fitting if each is not None), key=task.rank, default=None)
     if found is None:
         return without_splits(tiles)
     if task.request.splits.mode == "auto" and isinstance(task.whole, OneModel):
         return task.better(task.whole, found)
     return found
-
-
-def _fitting(tiles: Tiles, points: Sequence[CurvePoint], known_share: float) -> OneModel | None:
-    """The faster of splits that fit as the model runs, and of those that fit where whole ops are made again too."""
-    task = tiles.task
-    needy = fit_needy(tiles) if isinstance(task.whole, Refused) else None
-    if needy is not None:
-        known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
-    found = fit_budget(tiles, points=points, known_share=known_share)
-    return min((each for each in (needy, found) if each is not None), key=task.rank, default=None)
 
 
 def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:

@@ -37,18 +37,15 @@ class CapSearch:
         for proposal in self.tiles.capped(self.most_bytes):
             yield TileCandidate(self.tiles, proposal, is_probe=True)
             trial = known.trial
-            if trial is None or self._has_larger(trial):
+            above = () if trial is None else inside_above(trial.prepared.graph, self.most_bytes)
+            if above and _sum(above) < _sum(self.left):
+                self.left = above
+            if trial is None or above:
                 continue
             yield trial
             if not isinstance(known.found, OneModel):
                 floor = working_set_floor(self.tiles.problem_of(trial)).bytes[0]
                 self.least_bytes = floor if self.least_bytes is None else min(self.least_bytes, floor)
-
-    def _has_larger(self, trial: SplitTrial) -> bool:
-        above = inside_above(trial.prepared.graph, self.most_bytes)
-        if above and _sum(above) < _sum(self.left):
-            self.left = above
-        return bool(above)
 
     def _without_plan(self) -> Refused:
         whole = self.tiles.task.whole

@@ -107,19 +107,15 @@ class _Holding:
             if self.shared.is_given(number)
         }
         mine = [hold for root, hold in spans.items() if root not in given]
-        twice = self._twice(memory) if is_cached else ()
-        return [*mine, *twice, *workspaces(problem, plan, self.places, memory, self.parts)]
-
-    def _twice(self, memory: int) -> list[Hold]:
-        """What the caller gets from the device and ops on the host read: the runtime makes that beside its buffer."""
-        reads = zip(self.shared.plan.schedule.steps, self.shared.plan.reads, strict=True)
-        copied = {read[0] for step, read in reads if isinstance(step, Copy)}
-        instances, last = self.shared.plan.instances, len(self.places) - 1
-        return [
-            Hold(self.sizes[instances[number].tensor], self.places[instances[number].birth], last)
-            for number in self.kept & copied
-            if instances[number].memory == memory and instances[number].birth in self.places
+        # What the caller gets from the device and ops on the host read: the runtime makes that beside its buffer.
+        reads = zip(plan.schedule.steps, plan.reads, strict=True)
+        copied = {read[0] for step, read in reads if isinstance(step, Copy)} if is_cached else set[int]()
+        twice = [
+            Hold(self.sizes[instance.tensor], self.places[instance.birth], len(self.places) - 1)
+            for instance in map(plan.instances.__getitem__, self.kept & copied)
+            if instance.memory == memory and instance.birth in self.places
         ]
+        return [*mine, *twice, *workspaces(problem, plan, self.places, memory, self.parts)]
 
     def _own(self, number: int) -> Hold:
         """From where to where one instance is held; the runtime frees what nobody reads at the end only."""

@@ -154,7 +154,9 @@ def lay_out(graph: Graph, links: StepLinks) -> Line:
         place[op] = at
     backward = tuple(op for op in range(len(graph.ops)) if is_backward[op])
     # Where each backward op is: no further than the gradients it reads, else where its forward tensors are at hand.
-    states, at_hand = _states(graph, links), dict[int, tuple[int, int]]()
+    names = {name for group in links.groups for name in group.states} | set(links.forward_states.values())
+    states = frozenset(tensor for tensor in graph.model_inputs if graph.tensors[tensor].name in names)
+    at_hand: dict[int, tuple[int, int]] = {}
     for op in forward:
         here = place[op]
         for tensor in graph.ops[op].inputs:
@@ -171,11 +173,6 @@ def lay_out(graph: Graph, links: StepLinks) -> Line:
     homes, gradient_homes, glued = _homes(graph, links, forward, place)
     _sink(graph, backward, place, (gradient_homes, states))
     return Line(graph, forward, backward, tuple(place), homes, gradient_homes, glued)
-
-
-def _states(graph: Graph, links: StepLinks) -> frozenset[int]:
-    names = {name for group in links.groups for name in group.states} | set(links.forward_states.values())
-    return frozenset(tensor for tensor in graph.model_inputs if graph.tensors[tensor].name in names)
 
 
 def _forward_order(graph: Graph, is_backward: list[bool], links: StepLinks) -> tuple[int, ...]:

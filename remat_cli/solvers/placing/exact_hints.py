@@ -85,7 +85,17 @@ class _Hint:
 
     def hold_values(self) -> None:
         """Ends of all instances, an absent one at once; and the weights that lie where they are needed."""
-        ends = self._ends()
+        # Last event at which each value is held; what a view was made from is held as long as the view.
+        problem, horizon = self.model.question.problem, self.model.question.horizon
+        ends = [each.death for each in self.plan.instances]
+        for each in range(len(ends) - 1, -1, -1):
+            own = self.plan.instances[each]
+            kind, is_newest = problem.tensors[own.tensor], self.newest[own.tensor] == each
+            if kind.kept and is_newest:
+                ends[each] = horizon
+            elif kind.view_of is not None and isinstance(self.plan.schedule.steps[own.birth], Compute):
+                base = self._read(own.birth, kind.view_of)
+                ends[base] = max(ends[base], ends[each])
         for instance in (instance for family in self.model.instances for instance in family):
             number = self.step_of.get(id(instance.event))
             value = None if number is None else self.value_at[number, instance.tensor]
@@ -109,20 +119,6 @@ class _Hint:
         }
         for place, literal in self.model.held.items():
             self.put(literal, place in there)
-
-    def _ends(self) -> list[int]:
-        """Last event at which each value is held; what a view was made from is held as long as the view."""
-        problem, horizon = self.model.question.problem, self.model.question.horizon
-        ends = [value.death for value in self.plan.instances]
-        for value in range(len(ends) - 1, -1, -1):
-            instance = self.plan.instances[value]
-            spec, is_newest = problem.tensors[instance.tensor], self.newest[instance.tensor] == value
-            if spec.kept and is_newest:
-                ends[value] = horizon
-            elif spec.view_of is not None and isinstance(self.plan.schedule.steps[instance.birth], Compute):
-                base = self._read(instance.birth, spec.view_of)
-                ends[base] = max(ends[base], ends[value])
-        return ends
 
     def _read(self, number: int, tensor: int) -> int:
         """The value that a step reads of a tensor."""

@@ -153,20 +153,17 @@ def legalise(net: Ints, w: Ints, recompute: float) -> bool:
                 _emit(net, w, code)
                 b = net[rows.MEMORY_OF, (code - net[rows.DIMS, rows.COPIES]) % net[rows.DIMS, rows.DEVICES]]
                 w[rows.NEWEST + 5 * b, x] = 0
-        elif _is_due(net, w, code // net[rows.DIMS, rows.DEVICES]) and not _run(net, w, code, recompute):
-            return False
+        else:
+            v = code // net[rows.DIMS, rows.DEVICES]
+            may_run = w[rows.COUNT, v] == 0 or net[rows.REPEATABLE, v] == 1
+            if may_run and not _run(net, w, code, recompute):
+                return False
         if w[rows.LENGTHS, 1] + 80 > capacity(net):
             return False
     w[rows.LENGTHS, 0] = w[rows.LENGTHS, 1]
     for p in range(w[rows.LENGTHS, 1]):
         w[rows.TRIAL + 0, p] = w[rows.TRIAL + 1, p]
     return True
-
-
-@kernel
-def _is_due(net: Ints, w: Ints, v: int) -> bool:
-    """Whether an op may run where row 1 ends now."""
-    return bool(w[rows.COUNT, v] == 0 or net[rows.REPEATABLE, v] == 1)
 
 
 @kernel

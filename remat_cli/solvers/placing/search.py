@@ -104,7 +104,10 @@ def _move_ops(net: Ints, w: Ints) -> None:
         if code >= net[rows.DIMS, rows.COPIES] or code % devices == d or net[rows.TIMES + 2 * d, code // devices] < 0:
             continue
         v = code // devices
-        if moved == 0 or _touches(net, w, v):
+        is_near = moved == 0
+        for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
+            is_near = is_near or w[rows.MARK, net[rows.INS, k]] == w[rows.NUM, rows.STAMP]
+        if is_near:
             w[rows.TRIAL + 0, q] = v * devices + d
             for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
                 w[rows.MARK, net[rows.INS, k]] = w[rows.NUM, rows.STAMP]
@@ -113,14 +116,6 @@ def _move_ops(net: Ints, w: Ints) -> None:
             moved += 1
             if moved == goal:
                 break
-
-
-@kernel
-def _touches(net: Ints, w: Ints, v: int) -> bool:
-    is_marked = False
-    for k in range(net[rows.IN_PTR, v], net[rows.IN_PTR, v + 1]):
-        is_marked |= w[rows.MARK, net[rows.INS, k]] == w[rows.NUM, rows.STAMP]
-    return is_marked
 
 
 @kernel

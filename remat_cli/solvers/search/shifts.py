@@ -71,17 +71,11 @@ def _collect_savings(net: Ints, s: Ints, step: int, anchor: int) -> int:
             is_last = s[rows.POS, other] < at
             if not is_last:
                 collect(s, s[rows.POS, other], s[rows.POS, other], -gained(net, s, other, x))
-        if is_last and _is_pair(net, v, x):
-            saved = net[rows.SIZE, x]
+        if is_last:
+            for j in range(net[rows.PAIR_PTR, v], net[rows.PAIR_PTR, v + 1]):
+                if net[rows.PAIRS, j] == x:
+                    saved = net[rows.SIZE, x]
     return saved
-
-
-@fragment
-def _is_pair(net: Ints, v: int, x: int) -> bool:
-    found = False
-    for k in range(net[rows.PAIR_PTR, v], net[rows.PAIR_PTR, v + 1]):
-        found = found or net[rows.PAIRS, k] == x
-    return found
 
 
 @kernel

@@ -219,15 +219,14 @@ class _Peaks:
         longer = 0
         for source in dict.fromkeys(view.reads[maker]):
             tensor = view.tensors.get(source)
-            if tensor is None or tensor.producer is None or self._is_there(source, dropped):
+            if tensor is None or tensor.producer is None:
                 continue
-            is_small = tensor.size_bytes < dropped.small_bytes and self._owner(source) != dropped.owner
+            # Whether it is held when the late readers begin, for another reason than these readers themselves.
+            owner = self._owner(source)
+            without = dropped.late if owner == dropped.owner else frozenset()
+            later = (read for read in self._reads[owner] if read.step >= dropped.first and read.op not in without)
+            if owner in self.lasting or any(True for _ in later):
+                continue
+            is_small = tensor.size_bytes < dropped.small_bytes and owner != dropped.owner
             longer += tensor.size_bytes if is_small else self._add(source, dropped, ops)
         return longer
-
-    def _is_there(self, name: str, dropped: _Dropped) -> bool:
-        """Whether a tensor is held when the late readers begin, for another reason than these readers themselves."""
-        owner = self._owner(name)
-        without = dropped.late if owner == dropped.owner else frozenset()
-        later = (read for read in self._reads[owner] if read.step >= dropped.first and read.op not in without)
-        return owner in self.lasting or any(True for _ in later)

@@ -98,7 +98,26 @@ def layouts_apart(cast: Recast, least_bytes: int) -> Recast:
             back[source] = (view.graph.ops[op].name, name)
             continue
         copies += [Copied((op,), frozenset({reader})) for reader in view.readers[name][1:]]
-    return _read_back(with_copies(cast, copies), back)
+    # Who reads a tensor in blocks that is kept in the plain layout puts it into blocks again.
+    copied = with_copies(cast, copies)
+    if not back:
+        return copied
+    copied_view, rewrite, drafts = copied.view, Rewrite(copied), list[Draft]()
+    numbers = {op.name: number for number, op in enumerate(copied_view.graph.ops)}
+    for op in copied.order:
+        renamed = {}
+        for held in dict.fromkeys(copied_view.reads[op]):
+            changer, plain = back.get(held, ("", ""))
+            if not changer or copied_view.graph.ops[op].name == changer:
+                continue
+            changing = numbers[changer]
+            again, made = rewrite.name(f"{held}/back"), rewrite.name(f"{held}/again")
+            rewrite.types[made] = rewrite.types[held]
+            rewrite.count(again, changing, copied.costs[changing].time_ns)
+            drafts.append(Draft(again, "ReorderInput", (plain,), (made,), NCHWC))
+            renamed[held] = made
+        drafts.append(rewrite.unchanged(op).reading(renamed))
+    return rewrite.done(drafts)
 
 
 def _is_crossed(cast: Recast, reader: int) -> bool:
@@ -107,28 +126,6 @@ def _is_crossed(cast: Recast, reader: int) -> bool:
     if view.graph.ops[reader].op_type == "Reshape":
         return any(_is_crossed(cast, each) for each in view.readers[view.makes[reader][0]])
     return view.graph.ops[reader].name in cast.origin
-
-
-def _read_back(cast: Recast, back: Mapping[str, tuple[str, str]]) -> Recast:
-    """Who reads a tensor in blocks that is kept in the plain layout: puts it into blocks again."""
-    if not back:
-        return cast
-    view, rewrite, drafts = cast.view, Rewrite(cast), list[Draft]()
-    numbers = {op.name: number for number, op in enumerate(view.graph.ops)}
-    for op in cast.order:
-        renamed = {}
-        for source in dict.fromkeys(view.reads[op]):
-            changer, plain = back.get(source, ("", ""))
-            if not changer or view.graph.ops[op].name == changer:
-                continue
-            changing = numbers[changer]
-            name, made = rewrite.name(f"{source}/back"), rewrite.name(f"{source}/again")
-            rewrite.types[made] = rewrite.types[source]
-            rewrite.count(name, changing, cast.costs[changing].time_ns)
-            drafts.append(Draft(name, "ReorderInput", (plain,), (made,), NCHWC))
-            renamed[source] = made
-        drafts.append(rewrite.unchanged(op).reading(renamed))
-    return rewrite.done(drafts)
 
 
 def taken_apart(

@@ -145,7 +145,10 @@ class _Writer:
         """Slice; in another shape where the tensor lies in blocks."""
         source, result = step.source, step.result
         if source in self.buffers and source.name != source.tensor:  # not yet, or no longer, a tensor itself
-            yield from self._cut_of_buffer(source, result)
+            own = present(result.slab, "the slab of what is cut out of a buffer")
+            cut, lines = self._between(f"{result.name}/lines"), self._lines(source, own.axis)
+            yield self._slice(self.buffers[source], Slab(2, own.start, own.stop), cut, source.tensor, lines)
+            yield self._reshape(cut, self._shape(result), result.name, result.tensor)
             return
         is_across = result.across is not None and source.across is None
         slab, within = (result.across, source.across) if is_across else (result.slab, source.slab)
@@ -236,13 +239,6 @@ class _Writer:
             yield Draft(self._fresh(buffer), FILL_OP, reads, (buffer,), attributes=(("axis", 2),))
         if step.is_last:
             yield self._reshape(buffer, self._shape(result), result.name, result.tensor)
-
-    def _cut_of_buffer(self, source: Piece, result: Piece) -> Iterator[Draft]:
-        """What a buffer still holds of what is overwritten in it."""
-        slab = present(result.slab, "the slab of what is cut out of a buffer")
-        cut, lines = self._between(f"{result.name}/lines"), self._lines(source, slab.axis)
-        yield self._slice(self.buffers[source], Slab(2, slab.start, slab.stop), cut, source.tensor, lines)
-        yield self._reshape(cut, self._shape(result), result.name, result.tensor)
 
     def _lines(self, piece: Piece, axis: int) -> Shape:
         shape = self._shape(piece)

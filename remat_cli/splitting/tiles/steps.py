@@ -209,19 +209,16 @@ class _Writer:
         entry = dict(self.cutting.over).get(name)
         return None if entry is None else Piece(entry, entry, None)
 
-    def _entry(self, name: str, number: int) -> Piece:
-        """An entry, which lies in the storage of an exit where that overwrites it."""
-        over = next((exit_name for exit_name, entry in self.cutting.over if entry == name), None)
-        found = None if over is None else self._filled(over, number)
-        return found or Piece(name, name, None)
-
     def _run(self, number: int, tile: Tile, work: TileWork) -> Iterator[Step]:
         reads: list[Piece | None] = []
         for name, need in zip(self.view.reads[work.op], work.sliced.needs, strict=True):
             if name not in self.view.tensors:
                 reads.append(None)
                 continue
-            source = self.pieces.get(name) or self._entry(name, number)
+            source = self.pieces.get(name)
+            if source is None:  # an entry, which lies in the storage of an exit where that overwrites it
+                over = next((exit_name for exit_name, entry in self.cutting.over if entry == name), None)
+                source = (None if over is None else self._filled(over, number)) or Piece(name, name, None)
             yield from self._cut(source, need, number)
             reads.append(self._found(source, need))
         made: list[Piece | None] = []

@@ -82,9 +82,8 @@ def settle(net: Ints, s: Ints, row: int) -> None:
 
     One pass from the end: what a later step that stays reads is needed before it.
     """
-    ops, length = net[rows.OPS, 0] - 1, s[NUM, row]
+    ops, length, live = net[rows.OPS, 0] - 1, s[NUM, row], 0
     # Count the runs of each op, and mark as needed what is kept.
-    ops, live = net[rows.OPS, 0] - 1, 0
     for op in range(ops):
         s[RUNS, op] = 0
     for k in range(s[NUM, row]):
@@ -100,21 +99,16 @@ def settle(net: Ints, s: Ints, row: int) -> None:
         event = s[row, length - 1 - back]
         v = event % ops
         s[RUNS, v] -= 1
-        if s[RUNS, v] == 0 or _is_needed(net, s, v):
+        is_needed = s[RUNS, v] == 0
+        for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
+            is_needed = is_needed or s[NEEDED, x] != 0
+        if is_needed:
             place -= 1
             s[row, place] = event
             live = _step(net, s, v, live)
     for k in range(length - place):
         s[row, k] = s[row, place + k]
     s[NUM, row] = length - place
-
-
-@kernel
-def _is_needed(net: Ints, s: Ints, v: int) -> bool:
-    found = False
-    for x in range(net[rows.OUT_PTR, v], net[rows.OUT_PTR, v + 1]):
-        found = found or s[NEEDED, x] != 0
-    return found
 
 
 @kernel
