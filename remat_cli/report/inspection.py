@@ -266,9 +266,13 @@ def _at_peak(file: PlanFile, problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def _cost(file: PlanFile) -> dict[str, Any]:
-    """What a plan costs in time, by prediction, beside what is proved."""
-    overhead, bound = file.solved.overhead_percent, file.solved.lower_bound_percent
+    """What a plan costs in time, by prediction and as verification measured it, beside what is proved."""
+    overhead, bound, seen = file.solved.overhead_percent, file.solved.lower_bound_percent, file.verification
+    measured: MeasuredTime | UnsetType = UNSET
+    if seen is not None and seen.extra_time_percent is not None:
+        measured = MeasuredTime(seen.extra_time_percent, seen.noise_percent, seen.noise_told)
     return {
+        "measured_time": measured,
         "time": file.solved.time_ns,
         "overhead_percent": overhead,
         "lower_bound_percent": bound,
@@ -282,14 +286,9 @@ def _workspace_bytes(plan: Plan, step: int | None) -> int:
 
 
 def promised(file: PlanFile) -> dict[str, Any]:
-    """What verification of a plan showed of its promises, and of its time; nothing of one that was not verified."""
+    """What verification of a plan showed of its promises; nothing of one that was not verified."""
     seen = file.verification
-    if seen is None:
-        return {}
-    timed: dict[str, Any] = {}
-    if seen.extra_time_percent is not None:
-        timed["measured_time"] = MeasuredTime(seen.extra_time_percent, seen.noise_percent, seen.noise_told)
-    return {"promises": seen.promises, "unkept": seen.warned, **timed}
+    return {} if seen is None else {"promises": seen.promises, "unkept": seen.warned}
 
 
 def inspect_lines(report: InspectReport, style: Style) -> list[str]:

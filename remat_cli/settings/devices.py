@@ -108,7 +108,7 @@ def read_device(file: Path) -> DeviceSpec:
         if values.get("budget") is not None:
             values["budget"] = str(values["budget"]).strip()
         spec = msgspec.convert(values, DeviceSpec, strict=False)
-        spec.own_budget()  # which refuses what is no budget
+        _described_budget_of(spec)  # which refuses what is none
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"device file {file}: {error}") from None
     _check_values(spec, file)
@@ -161,9 +161,14 @@ def _own_budgets(specs: Sequence[DeviceSpec]) -> dict[str, AskedBudget]:
     """Budgets by memory from the devices' own descriptions."""
     own: dict[str, AskedBudget] = {}
     for spec in specs:
-        if (budget := spec.own_budget()) is not None:
+        if (budget := _described_budget_of(spec)) is not None:
             _put(own, spec.memory, budget, specs)
     return own
+
+
+def _described_budget_of(spec: DeviceSpec) -> AskedBudget | None:
+    """The budget of a device's memory, where its description has one."""
+    return None if spec.budget is None else parse_budget(spec.budget)
 
 
 def _put(found: dict[str, AskedBudget], memory: str, budget: AskedBudget, specs: Sequence[DeviceSpec]) -> None:

@@ -6,7 +6,6 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from remat_cli.core.values.budget import AskedBudget, parse_budget
 from remat_cli.core.values.spill import SpillSpec
 
 
@@ -162,14 +161,6 @@ class DeviceSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         index = f":{self.index}" if self.index else ""
         threads = f":{self.threads}threads" if self.threads else ""
         return f"{self.provider}{index}{threads}"
-
-    def own_budget(self) -> AskedBudget | None:
-        """The budget of its memory, where its description has one.
-
-        Raises:
-            ConfigError: the text is no budget.
-        """
-        return None if self.budget is None else parse_budget(self.budget)
 
     @property
     def session_options(self) -> tuple[tuple[str, str], ...]:
