@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -146,27 +146,21 @@ def _read_suite(file: Path, number: int, raw: object, defaults: Mapping[str, Any
         suite = msgspec.convert({**own, **raw}, Suite)
         _check_suite(suite)
     except msgspec.ValidationError as error:
-        _complain(where, str(error))
+        # In the words of the file.
+        text, _, place = str(error).partition(" - at `$")
+        key = place.strip("`.")
+        told = f": {text}"
+        if unknown := re.search(r"unknown field `(.*)`", text):
+            kinds: dict[str, type[msgspec.Struct]] = {"solvers": SuiteSolver, "instances": InstanceEntry}
+            kind = next((kind for start, kind in kinds.items() if key.startswith(start)), Suite)  # of `solvers[0]`, say
+            known = [item.encode_name for item in msgspec.structs.fields(kind)]
+            told = f": unknown key '{unknown[1]}'{_suggest(unknown[1], known)}"
+        elif absent := re.search(r"missing required field `(.*)`", text):
+            told = f": needs the key '{absent[1]}'"
+        raise ConfigError(f"{where}{f' in {key}' if key else ''}{told}") from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return suite
-
-
-def _complain(where: str, message: str) -> NoReturn:
-    """A conversion error in the words of the file."""
-    text, _, place = message.partition(" - at `$")
-    key = place.strip("`.")
-    place_text = f" in {key}" if key else ""
-    unknown = re.search(r"unknown field `(.*)`", text)
-    if unknown:
-        kinds: dict[str, type[msgspec.Struct]] = {"solvers": SuiteSolver, "instances": InstanceEntry}
-        kind = next((kind for start, kind in kinds.items() if key.startswith(start)), Suite)  # of `solvers[0]`, say
-        known = [item.encode_name for item in msgspec.structs.fields(kind)]
-        raise ConfigError(f"{where}{place_text}: unknown key '{unknown[1]}'{_suggest(unknown[1], known)}")
-    absent = re.search(r"missing required field `(.*)`", text)
-    if absent:
-        raise ConfigError(f"{where}{place_text}: needs the key '{absent[1]}'")
-    raise ConfigError(f"{where}{place_text}: {text}")
 
 
 def _suggest(key: str, known: list[str]) -> str:

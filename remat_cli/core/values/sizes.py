@@ -195,29 +195,24 @@ def _candidates(samples: Sequence[Sample]) -> Iterator[Dim]:
         for names in itertools.combinations_with_replacement(known, count)
         if max(names.count(name) for name in names) <= MOST_POWER
     ]
-    for most in range(1, MOST_TERMS + 1):
-        for chosen in itertools.combinations(products, most):
-            yield from _sums(chosen, samples)
+    # Factors of products and an offset by least squares; fractions become whole numbers and a divisor.
+    values = np.array([value for _, value in samples])
+    counts = range(1, min(MOST_TERMS, len(samples) - 2) + 1)
+    for chosen in itertools.chain.from_iterable(itertools.combinations(products, most) for most in counts):
+        rows = [[*(math.prod(sizes[name] for name in names) for names in chosen), 1] for sizes, _ in samples]
+        factors, _, rank, _ = np.linalg.lstsq(np.array(rows, float), values, rcond=None)
+        if rank == len(chosen) + 1:
+            found = [Fraction(float(factor)).limit_denominator(MOST_FRACTION) for factor in factors]
+            divisor = math.lcm(*(each.denominator for each in found))
+            *whole, offset = (int(each * divisor) for each in found)
+            if all(whole):
+                yield Dim(tuple(map(Term, chosen, whole)), offset, divisor)
     sizes, value = samples[0]
     for name in known:
         for divisor in range(2, MOST_DIVISOR + 1):
             least = value * divisor - sizes[name]
             for offset in range(least, least + divisor):
                 yield Dim((Term((name,)),), offset, divisor)
-
-
-def _sums(chosen: Sequence[tuple[str, ...]], samples: Sequence[Sample]) -> Iterator[Dim]:
-    """Fit factors of these products and an offset by least squares; fractions become whole numbers and a divisor."""
-    rows = [[*(math.prod(sizes[name] for name in names) for names in chosen), 1] for sizes, _ in samples]
-    if len(samples) <= len(chosen) + 1:
-        return
-    factors, _, rank, _ = np.linalg.lstsq(np.array(rows, float), np.array([value for _, value in samples]), rcond=None)
-    if rank == len(chosen) + 1:
-        found = [Fraction(float(factor)).limit_denominator(MOST_FRACTION) for factor in factors]
-        divisor = math.lcm(*(each.denominator for each in found))
-        *whole, offset = (int(each * divisor) for each in found)
-        if all(whole):
-            yield Dim(tuple(map(Term, chosen, whole)), offset, divisor)
 
 
 def fit_multiple(samples: Sequence[Sample], known: Iterable[Dim]) -> Dim | None:

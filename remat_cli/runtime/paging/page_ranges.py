@@ -52,7 +52,13 @@ class PageRange:
 
         The more pages are there the better, and the shorter the row of pieces that it is taken from.
         """
-        for row in _rows(self.free):
+        rows: list[list[FreePages]] = []  # free pieces that follow each other without a gap
+        for piece in self.free:
+            if rows and rows[-1][-1].end == piece.begin:
+                rows[-1].append(piece)
+            else:
+                rows.append([piece])
+        for row in rows:
             begin, end = row[0].begin, row[-1].end
             starts = {piece.begin for piece in row} | {piece.end - size for piece in row}
             for start in sorted(starts):
@@ -125,18 +131,6 @@ def addresses(size: int) -> mmap.mmap:
         with contextlib.suppress(OSError):  # a system without large pages
             made.madvise(mmap.MADV_HUGEPAGE)
     return made
-
-
-def _rows(free: Sequence[FreePages]) -> Iterator[list[FreePages]]:
-    """Free pieces that follow each other without a gap."""
-    row: list[FreePages] = []
-    for piece in free:
-        if row and row[-1].end != piece.begin:
-            yield row
-            row = []
-        row.append(piece)
-    if row:
-        yield row
 
 
 def _cut(piece: FreePages, at: Sequence[int]) -> Iterator[FreePages]:
