@@ -38,20 +38,7 @@ class CheckpointLast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Why this solver cannot take a problem; None where it can."""
         if len(problem.devices) > 1:
             return Reason("it places every op on one device")
-        # An op with all that it must have recomputed is a set of bits; none is the op before, which comes after all
-        # of them.
-        ops, tensors = condense(problem).problem.ops, condense(problem).problem.tensors
-        producers = [{tensors[t].producer for t in spec.inputs if not tensors[t].kept} for spec in ops]
-        needed: list[int] = []
-        count = 0
-        for op, spec in enumerate(ops):
-            bits = 1 << op
-            for source in producers[op] - {op - 1}:
-                bits |= needed[source]
-            count += bits.bit_count()
-            if op - 1 in producers[op]:
-                bits |= needed[op - 1]
-            needed.append(bits if spec.repeatable else 0)
+        count = _step_count(condense(problem).problem)
         return (
             None
             if count <= MOST_STEPS
@@ -72,3 +59,25 @@ def _schedules(condensed: Condensed) -> Iterator[list[int]]:
         staying.update(t for t in spec.outputs if problem.tensors[t].kept or not spec.repeatable)
         held.append({*staying, *spec.outputs})
     yield schedule_of(complete(problem, held)).op_ids()
+
+
+def _step_count(problem: Problem) -> int:
+    """How many steps the schedule has.
+
+    An op with all that it must have recomputed is a set of bits. None of it is the op before, which comes after all
+    that an earlier op needs.
+    """
+    producers = [
+        {problem.tensors[t].producer for t in spec.inputs if not problem.tensors[t].kept} for spec in problem.ops
+    ]
+    needed: list[int] = []
+    count = 0
+    for op, spec in enumerate(problem.ops):
+        bits = 1 << op
+        for source in producers[op] - {op - 1}:
+            bits |= needed[source]
+        count += bits.bit_count()
+        if op - 1 in producers[op]:
+            bits |= needed[op - 1]
+        needed.append(bits if spec.repeatable else 0)
+    return count
