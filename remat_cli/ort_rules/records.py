@@ -91,8 +91,7 @@ RULES_1_31: Final = Rules(
     workspaces=WorkspaceRules(
         sum_bytes=4,
         slack_bytes=2048,
-        turned=frozenset({"Softmax", "LogSoftmax"}),
-        selected=frozenset({"Where"}),
+        state_slack_bytes=96,
     ),
     bodies=BodyRules(copies_results=frozenset({"Loop"}), lists=frozenset({"SequenceInsert"})),
     packing=PackingRules(
