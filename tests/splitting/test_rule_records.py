@@ -15,8 +15,8 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime.measure.profilers import ProfileRequest, measure
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.splitting.loops.loop_regions import is_op_on_parts
-from remat_cli.splitting.loops.window_regions import LEAST_UNITS
-from remat_cli.splitting.loops.windows import ROWS, Demand, NotAlike, window_tiles
+from remat_cli.splitting.loops.windows.forms import ROWS, Demand, NotAlike, window_tiles
+from remat_cli.splitting.loops.windows.window_regions import LEAST_UNITS
 from remat_cli.splitting.rules.record import ElementKind, LayoutKind, Scope, SliceRule, Why, WindowKind
 from remat_cli.splitting.rules.table import NO_RULE, RECORDS, RULES, rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.splitting.loops.windows import Demand, Edge, NotAlike, Part, relabels_blocks, window_tiles
+from remat_cli.splitting.loops.windows.forms import Demand, Edge, NotAlike, Part, relabels_blocks, window_tiles
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 
 PADS = {(True, True): (1, 1), (True, False): (1, 0), (False, True): (0, 1), (False, False): (0, 0)}

@@ -53,9 +53,9 @@ from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.short_sizes import short_sizes
-from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent
-from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.loops.windows.window_bits import window_refusal
+from remat_cli.splitting.loops.windows.window_estimate import halo_percent
+from remat_cli.splitting.loops.windows.window_regions import find_windows
 from remat_cli.splitting.recast.apart_sizes import with_ops_apart
 from remat_cli.splitting.recast.taken_branches import with_taken_branches
 from remat_cli.splitting.recast.turns import without_turns

@@ -18,7 +18,7 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loops import lists_tiles
-from remat_cli.splitting.loops.window_estimate import kernel_bytes, window_bytes
+from remat_cli.splitting.loops.windows.window_estimate import kernel_bytes, window_bytes
 
 LAUNCH_NS = 10_000  # of an op in a loop
 SLACK_SHARE = 0.01  # of what is joined, for small values beside it

@@ -16,7 +16,7 @@ from functools import cached_property
 from remat_cli.base.clock import go_on
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, number
-from remat_cli.splitting.loops.windows import WindowTiles
+from remat_cli.splitting.loops.windows.forms import WindowTiles
 from remat_cli.splitting.rules.recurrent import HandedOn
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.tiles.view import ModelView, is_behind

@@ -32,7 +32,7 @@ from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
 from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes
-from remat_cli.splitting.loops.window_loops import OPENED, WindowBody, blocked_names, opened_dims
+from remat_cli.splitting.loops.windows.window_loops import OPENED, WindowBody, blocked_names, opened_dims
 from remat_cli.splitting.rules.recurrent import HandedOn
 
 SEQUENCES_SINCE = 13  # the operator set in which a Loop passes sequences on

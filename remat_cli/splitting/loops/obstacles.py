@@ -9,8 +9,8 @@ from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.handed import ops_in_turn
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
-from remat_cli.splitting.loops.window_regions import runs_along
-from remat_cli.splitting.loops.windows import COLUMNS, ROWS
+from remat_cli.splitting.loops.windows.forms import COLUMNS, ROWS
+from remat_cli.splitting.loops.windows.window_regions import runs_along
 from remat_cli.splitting.rules.recurrent import TIME
 from remat_cli.splitting.rules.table import NO_RULE
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
-from remat_cli.splitting.loops.edges import with_cheap_entries, with_smaller_exits, without_whole
-from remat_cli.splitting.loops.levels import between, hides_some, levels_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
-from remat_cli.splitting.loops.windows import COLUMNS, ROWS, Demand, NotAlike, relabels_blocks, window_tiles
+from remat_cli.splitting.loops.windows.edges import with_cheap_entries, with_smaller_exits, without_whole
+from remat_cli.splitting.loops.windows.forms import COLUMNS, ROWS, Demand, NotAlike, relabels_blocks, window_tiles
+from remat_cli.splitting.loops.windows.levels import between, hides_some, levels_of
 from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.rules.window import kernel_of, windows_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first

@@ -8,7 +8,7 @@ from remat_cli.base.present import present
 from remat_cli.core.values.profile import Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
-from remat_cli.splitting.loops.windows import Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows.forms import Part, PartOp, TileForm
 
 Piece = tuple[str, Part]
 

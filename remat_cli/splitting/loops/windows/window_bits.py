@@ -16,8 +16,8 @@ from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, kind_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.short_sizes import short_sizes
-from remat_cli.splitting.loops.window_regions import sliced_part
-from remat_cli.splitting.loops.windows import ROWS, Changed, Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows.forms import ROWS, Changed, Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows.window_regions import sliced_part
 from remat_cli.splitting.rules.record import Scope, WindowKind
 from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab

@@ -17,7 +17,7 @@ from remat_cli.onnx_io.read.interface import runtime_name
 from remat_cli.onnx_io.write.gate_helpers import COUNTED_TYPES
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.loop_values import SizeValues
-from remat_cli.splitting.loops.windows import BLOCKED_RANK, Edge, Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows.forms import BLOCKED_RANK, Edge, Part, PartOp, TileForm
 
 KINDS = ("first", "inner", "last")
 TO_END = np.iinfo(np.int64).max
