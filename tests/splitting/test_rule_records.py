@@ -15,8 +15,8 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime.measure.profilers import ProfileRequest, measure
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.splitting.loops.loop_regions import is_op_on_parts
+from remat_cli.splitting.loops.windows.along import LEAST_UNITS
 from remat_cli.splitting.loops.windows.forms import ROWS, Demand, NotAlike, window_tiles
-from remat_cli.splitting.loops.windows.window_regions import LEAST_UNITS
 from remat_cli.splitting.rules.record import ElementKind, LayoutKind, Scope, SliceRule, Why, WindowKind
 from remat_cli.splitting.rules.table import NO_RULE, RECORDS, RULES, rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
@@ -203,7 +203,9 @@ def runs_in_rows(view: OpView) -> bool:
     units = min((length for length in lengths.values() if length >= LEAST_UNITS), default=0)
     if lengths.get("made", 0) < units or not units:
         return False
-    demand = Demand(ROWS, (0,), [names], [("made",)], lambda op, slab: rule_of(*view.key).cut(view, slab))
+    demand = Demand(
+        dict.fromkeys(shapes, ROWS), (0,), [names], [("made",)], lambda op, slab: rule_of(*view.key).cut(view, slab)
+    )
     tiles = window_tiles(demand, {"made": round(lengths["made"] / units)}, units, lengths)
     return not isinstance(tiles, NotAlike)
 

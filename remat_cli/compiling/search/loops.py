@@ -270,7 +270,7 @@ class Loops:
     def _holds(self, rung: Rung) -> bool:
         """Whether the bits of all its tiles are proved, which is found out.
 
-        Where a region's are not for any tiles, regions around fewer of its ops are a ladder from now on.
+        Where some of a region's are not, regions around fewer of its ops are a ladder from now on.
         """
         refused = [
             region
@@ -278,9 +278,6 @@ class Loops:
             if not self._has_same_bits(region, tiling)
         ]
         for region in refused:
-            coarsest = self._tiling(region, 2)
-            if coarsest is not None and self._has_same_bits(region, coarsest):
-                continue
             ladders = [each for each in self._ladders if any(region is other for other in each.regions)]
             for ladder in ladders:
                 self._ladders.extend(RungLadder(each, ladder.others) for each in itertools.islice(ladder.others, 1))
@@ -349,8 +346,8 @@ class Loops:
         """The loops, and beside them regions like those found, but without ops whose tiles may have other bits."""
         barred = _ops_of(loops)
         for _ in range(MOST_BARRED - 1):
-            unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
-            refused = [each for each in self._refused if frozenset(each.region.ops) in unproved]
+            tried = {frozenset(region.ops) for region in found}
+            refused = [each for each in self._refused if frozenset(each.region.ops) in tried]
             if not refused:
                 return
             barred = barred.union(*(ops_alike(self.sized, each.region, each.op) for each in refused))
@@ -362,10 +359,10 @@ class Loops:
         """The same regions in ever more tiles, as far as these hold less than the whole and are not refused."""
         before, tiles = None, 2
         while ladder.regions and tiles <= MOST_TILES:
-            chosen = [self._finest(region, tiles) for region in ladder.regions]
+            chosen, tiles = [self._finest(region, tiles) for region in ladder.regions], tiles * 2
             if chosen == before:
-                break  # more tiles are too short for their bits to be proved
-            before, tiles = chosen, tiles * 2
+                continue  # these are refused; still more may not be
+            before = chosen
             key = tuple(None if each is None else each.rows for each in chosen)
             if key not in ladder.known:
                 ladder.known[key] = self._rung(ladder.regions, chosen)

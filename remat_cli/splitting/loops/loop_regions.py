@@ -130,6 +130,11 @@ class SizedView:
         return {}
 
     @cached_property
+    def known_axes(self) -> dict[tuple[int, int], Mapping[str, int] | None]:
+        """What was found before of the axes of what an op reads in tiles along an axis."""
+        return {}
+
+    @cached_property
     def proved_above(self) -> dict[object, int]:
         """By op, tiles and what they read, above how many units bits are proved: regions have ops in common."""
         return {}
@@ -363,10 +368,10 @@ def is_op_on_parts(op: OpView, sliced: Sliced | None, slab: Slab) -> bool:
     """Whether an op makes a slab as the same op on parts of what it reads."""
     if sliced is None or sliced.makes != slab or sliced.attributes:
         return False
-    return not sliced.constants or _is_reshape_on_parts(op, sliced)
+    return not sliced.constants or is_reshape_on_parts(op, sliced)
 
 
-def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
+def is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
     """Whether a Reshape to a constant shape that copies or leaves open a length makes a slab of a part as it is."""
     wanted, need = op.constant(1), sliced.needs[0]
     if op.key != ("", "Reshape") or wanted is None or need is None or (op.integer("allowzero", 0) and 0 in wanted):

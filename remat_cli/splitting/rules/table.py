@@ -260,7 +260,7 @@ RECORDS: tuple[SliceRule, ...] = (
     ),
     SliceRule(sampled.fold, {ONNX: "Col2Im"}, Why.APART),
     SliceRule(sampled.spectrum, {ONNX: "DFT"}, Why.APART),
-    SliceRule(sampled.frames, {ONNX: "STFT"}, Why.APART),
+    SliceRule(sampled.frames, {ONNX: "STFT"}, Why.APART, windows=WindowKind.WIDTH),
     SliceRule(shape.depth_to_space, {ONNX: "DepthToSpace"}, Why.MOVED, is_cheap=True),
     SliceRule(shape.space_to_depth, {ONNX: "SpaceToDepth"}, Why.MOVED, is_cheap=True),
     SliceRule(shape.tile, {ONNX: "Tile"}, Why.MOVED, is_cheap=True),

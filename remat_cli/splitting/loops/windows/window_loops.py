@@ -214,7 +214,8 @@ class _Branch:
         if key not in self.cuts:
             is_blocked = name in blocked_names(self.body.sized)
             source = self._opened(value, name) if is_blocked else value
-            axis = self.body.numbers.constant([present(self.body.region.windows, "the windows of a loop").axis])
+            axes = present(self.body.region.windows, "the windows of a loop").axes
+            axis = self.body.numbers.constant([axes[name]])
             label = f"{self.prefix}part{len(self.cuts)}"
             cut = self.body.numbers.op(self.nodes, label, "Slice", [source, *bounds, axis])
             cut.type = value.type
