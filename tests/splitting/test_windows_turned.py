@@ -1,4 +1,4 @@
-"""Loops over windows along an axis of its own of each tensor: frames of a signal, turned, counted and cut at the ends."""
+"""Loops over windows along an axis of its own of each tensor: frames of a signal, turned, counted, cut at the ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from tests.splitting.looped_model import LoopedModel
@@ -52,9 +53,22 @@ def joined_at_the_end(build: Build) -> str:
     return build.op("Neg", build.op("Reshape", turned, build.weight([1, -1])))
 
 
+def masked(build: Build) -> str:
+    """What lies behind a length is nought, before and behind the frames."""
+    count = build.op("Squeeze", build.op("Shape", "x", start=1), build.weight([0]))
+    places = build.op("Range", build.weight(np.array(0)), count, build.weight(np.array(1)))
+    shown = build.op("Less", places, build.weight(np.array(700)))
+    kept = spectrum(build, build.op("Where", shown, "x", build.weight(np.array(0), np.float32)))
+    rows = build.op("Squeeze", build.op("Shape", kept, start=1, end=2), build.weight([0]))
+    frames = build.op("Range", build.weight(np.array(0)), rows, build.weight(np.array(1)))
+    early = build.op("Less", build.op("Unsqueeze", frames, build.weight([1])), build.weight(np.array(65)))
+    return build.op("Where", early, kept, build.weight(np.array(0), np.float32))
+
+
 @pytest.mark.parametrize(
     ("make", "wanted"),
     [
+        (masked, {"Range", "Less", "Where", "STFT", "Unsqueeze"}),
         (of_frames, {"STFT", "ReduceSumSquare", "MatMul", "Transpose"}),
         (without_the_last, {"STFT", "Slice", "Sqrt"}),
         (of_differences, {"Slice", "Mul", "Sub", "Unsqueeze", "Conv", "Relu", "Transpose"}),
@@ -68,3 +82,16 @@ def test_each_tensor_is_cut_along_its_own_axis(make: Callable[[Build], str], wan
     assert wanted <= {looped.sized.view.graph.ops[op].op_type for op in region.ops}
     assert len(set(region.axes.values())) > 1 or make is without_the_last
     looped.check(SIZES, rows=16)
+
+
+def test_places_are_counted_in_loops_without_windows_too() -> None:
+    build = Build()
+    count = build.op("Squeeze", build.op("Shape", "x", start=1), build.weight([0]))
+    bounds = [build.weight(np.array(each), np.int32) for each in (0, 1)]
+    places = build.op("Range", bounds[0], build.op("Cast", count, to=TensorProto.INT32), bounds[1])
+    signs = build.op("Sub", build.op("Mod", places, build.weight(np.array(3), np.int32)), bounds[1])
+    made = build.op("Mul", "x", build.op("Cast", signs, to=TensorProto.FLOAT))
+    looped = LoopedModel(build.model((2, "n"), build.op("ReduceMax", build.op("Neg", made), axes=[0])), FAMILY)
+    assert {"Range", "Mod", "Mul"} <= looped.cut
+    assert all(region.windows is None for region in looped.regions)
+    looped.check(SIZES, rows=96)

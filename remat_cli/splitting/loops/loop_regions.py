@@ -18,6 +18,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.windows.forms import WindowTiles
 from remat_cli.splitting.rules.recurrent import HandedOn
+from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.tiles.view import ModelView, is_behind
 
@@ -368,7 +369,13 @@ def is_op_on_parts(op: OpView, sliced: Sliced | None, slab: Slab) -> bool:
     """Whether an op makes a slab as the same op on parts of what it reads."""
     if sliced is None or sliced.makes != slab or sliced.attributes:
         return False
-    return not sliced.constants or is_reshape_on_parts(op, sliced)
+    return not sliced.constants or is_reshape_on_parts(op, sliced) or counts_on(op, sliced)
+
+
+def counts_on(op: OpView, sliced: Sliced) -> bool:
+    """Whether an op makes a slab as the same op that counts from where the slab begins to where it ends."""
+    bounds = [int(sliced.constants[at]) for at in (0, 1)] if rule_of(*op.key).counts_places else []
+    return bounds == [sliced.makes.start, sliced.makes.stop]
 
 
 def is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:

@@ -143,6 +143,13 @@ class SizeValues:
         where.append(ir.Node("", op_type, reads, attributes, outputs=[made], name=name))
         return made
 
+    def number_like(self, nodes: list[ir.Node], name: str, value: ir.Value, like: ir.Value) -> ir.Value:
+        """A tensor of one whole number as a number of another one's type."""
+        number = self.op(nodes, name, "Reshape", [value, self.constant([])])
+        if like.dtype not in (None, ir.DataType.INT64):
+            number = self.op(nodes, f"{name}/cast", "Cast", [number], ir.AttrInt64("to", int(like.dtype)))
+        return number
+
     def constant(self, numbers: list[int]) -> ir.Value:
         """Whole numbers as a weight, one for all that are alike."""
         return self.weight(f"{self._prefix}{'_'.join(map(str, numbers)) or 'scalar'}", np.array(numbers, np.int64))

@@ -222,9 +222,14 @@ class _Writer:
                     twin.replace_input_with(at, made[value.name])
             made |= {old.name: new for old, new in zip(node.outputs, twin.outputs, strict=True) if old.name}
             nodes.append(twin)
-        first, names = nodes[0], view.reads[ops[0]]
-        at = next(at for at, name in enumerate(names) if self._sized.dims.get(name))
-        gate = self._waiting(f"{prefix}short/", region, first.inputs[at], names[at])
+        inside = {name for op in ops for name in view.makes[op]}
+        first, at, name = next(
+            (node, at, name)
+            for node, op in zip(nodes, ops, strict=True)
+            for at, name in enumerate(view.reads[op])
+            if self._sized.dims.get(name) and name not in inside
+        )
+        gate = self._waiting(f"{prefix}short/", region, first.inputs[at], name)
         first.replace_input_with(at, gate[-1].outputs[0])
         chains = self._chains(region)
         for op in ops:
@@ -341,6 +346,7 @@ class _Writer:
         if region.windows is not None:
             return self._window_body(loop, (number, going), (before, tile, after), bounds, exits)
         self._cut_reads(loop, before, bounds)
+        self._count_on(loop, before, bounds)
         chains = self._chains(region)
         for name, value in loop.made.items():
             self._declare(value, name, chains[name], region.axes[name])
@@ -388,6 +394,14 @@ class _Writer:
                     cuts[key].type = value.type
                     self._declare(cuts[key], value.name or "", cuts[key].name or "", axis)
                 node.replace_input_with(at, cuts[key])
+
+    def _count_on(self, loop: _Loop, before: list[ir.Node], bounds: tuple[ir.Value, ir.Value]) -> None:
+        """Let ops that count places count those of the tile."""
+        for op, node in loop.nodes.items():
+            for at, bound in enumerate(bounds if self._sized.view.rules[op].counts_places else ()):
+                like = present(node.inputs[at], f"a bound of '{node.name}'")
+                name = f"{loop.prefix}counted{op}/{at}"
+                node.replace_input_with(at, self._numbers.number_like(before, name, bound, like))
 
     def _would_be_fused(self, op: int) -> bool:
         """Whether the runtime would make one op of a product and what is added, as it does not where it knows no shape.

@@ -228,6 +228,7 @@ RECORDS: tuple[SliceRule, ...] = (
         open_length=REPEATED,
         moves_numbers=True,
     ),
+    SliceRule(shape.counting, {ONNX: "Range"}, Why.ALONE, Scope.EVERY_SIZE, is_cheap=True, counts_places=True),
     SliceRule(shape.gather, {ONNX: "Gather"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True),
     SliceRule(shape.gather_elements, {ONNX: "GatherElements"}, Why.MOVED, Scope.EVERY_SIZE, is_cheap=True),
     SliceRule(indexed.gather_points, dict.fromkeys((ONNX, CONTRIB), "GatherND"), Why.MOVED, is_cheap=True),

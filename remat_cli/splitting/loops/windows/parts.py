@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from remat_cli.base.present import present
-from remat_cli.splitting.loops.loop_regions import SizedView, is_reshape_on_parts
+from remat_cli.splitting.loops.loop_regions import SizedView, counts_on, is_reshape_on_parts
 from remat_cli.splitting.loops.windows.forms import ROWS, relabels_blocks
 from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.rules.window import kernel_of, windows_of
@@ -85,6 +85,11 @@ def _as_reshape(spec: OpView, slab: Slab, sliced: Sliced) -> Sliced:
     return replace(sliced, constants={}) if is_same else sliced
 
 
+def _as_count(spec: OpView, slab: Slab, sliced: Sliced) -> Sliced:
+    """A count of places begins and ends where the tile does."""
+    return replace(sliced, constants={}) if counts_on(spec, sliced) else sliced
+
+
 def _axes_of(spec: OpView) -> tuple[int, ...]:
     axes = spec.constant(AXES) if spec.has_input(AXES) else np.arange(spec.input_shape(STARTS)[0])
     rank = len(spec.input_shape(0))
@@ -95,4 +100,5 @@ AS_PARTS: Mapping[tuple[str, str], Callable[[OpView, Slab, Sliced], Sliced]] = {
     ("", "STFT"): _as_frames,
     ("", "Slice"): _as_slice,
     ("", "Reshape"): _as_reshape,
+    ("", "Range"): _as_count,
 }

@@ -113,6 +113,8 @@ class _Branch:
         body, view = self.body, self.body.sized.view
         node = body.nodes[work.op]
         reads = [self._read(work, at, value) for at, value in enumerate(node.inputs)]
+        if view.rules[work.op].counts_places:
+            reads = [*self._counted(work, node), *reads[2:]]
         twin = body.copy(self.prefix, node)
         for at, value in enumerate(reads):
             twin.replace_input_with(at, value)
@@ -188,6 +190,16 @@ class _Branch:
             return self._cut(name, self.body.values[name], bounds, need)
         holds = self.form.holds[name]
         return self.held[name] if need == holds else self.cuts[name, need]
+
+    def _counted(self, work: PartOp, node: ir.Node) -> list[ir.Value | None]:
+        """Where an op begins and ends that counts places: with the tile, at the ends of the tensor as it is."""
+        found = list(node.inputs[:2])
+        for at, edge in enumerate((work.makes.start, work.makes.stop)):
+            bound, like = self._edge(edge, at), node.inputs[at]
+            if bound is not None and like is not None:
+                label = f"{self.prefix}counted{work.op}/{at}"
+                found[at] = self.body.numbers.number_like(self.nodes, label, bound, like)
+        return found
 
     def _edge(self, edge: Edge | None, at: int) -> ir.Value | None:
         if edge is None or (edge, at) in self.cuts:
