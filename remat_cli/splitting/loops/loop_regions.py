@@ -136,6 +136,11 @@ class SizedView:
         return {}
 
     @cached_property
+    def known_orders(self) -> dict[frozenset[int], tuple[int, ...]]:
+        """Orders of the ops of bodies, as they were found before."""
+        return {}
+
+    @cached_property
     def proved_above(self) -> dict[object, int]:
         """By op, tiles and what they read, above how many units bits are proved: regions have ops in common."""
         return {}

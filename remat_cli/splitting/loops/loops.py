@@ -27,11 +27,14 @@ from remat_cli.onnx_io.read.copies import op_like
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.opset import opset_of
+from remat_cli.splitting.loops.body_order import in_order, runtime_order
 from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
+from remat_cli.splitting.loops.least_held import WORTH
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
 from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes
+from remat_cli.splitting.loops.tile_bytes import WHOLE, ops_in_order, tile_bytes
 from remat_cli.splitting.loops.windows.window_loops import OPENED, WindowBody, blocked_names, opened_dims
 from remat_cli.splitting.rules.recurrent import HandedOn
 
@@ -211,7 +214,7 @@ class _Writer:
         """
         view = self._sized.view
         shared = shared_by(view, region)
-        ops = sorted(region.own if shared else region.ops)
+        ops = [op for op in ops_in_order(self._sized, region) if not shared or op in region.own]
         made = {name: self._shared_whole(region, name, *short) for name in shared}
         nodes: list[ir.Node] = []
         for op in ops:
@@ -353,7 +356,8 @@ class _Writer:
         for op, handed in sorted(region.handed.items()):
             self._hand_on(loop, loop.nodes[op], handed)
         made = [loop.made[name] for name in exits]
-        for op, node in loop.nodes.items():
+        for op in ops_in_order(self._sized, region):
+            node = loop.nodes[op]
             if self._would_be_fused(op):
                 self._let_read_unknown(before, node, 0, MATRIX)
             before.append(node)
@@ -488,11 +492,21 @@ class _Writer:
                 joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
             held.append(sofar)
             results.append(joined)
+        nodes = nodes if loop.region.windows is not None else self._in_turn(loop, nodes)
         return ir.Graph([number, going, *held], results, nodes=nodes, name=f"{prefix}body")
+
+    def _in_turn(self, loop: _Loop, nodes: list[ir.Node]) -> list[ir.Node]:
+        """The nodes of a body, held in their order where the runtime would hold more in its own."""
+        ops = {node: op for op, node in loop.nodes.items()}
+        theirs = [op for at in runtime_order(nodes) if (op := ops.get(nodes[at])) is not None]
+        ours = ops_in_order(self._sized, loop.region)
+        all_bytes, their_bytes = (tile_bytes(self._sized, loop.region, WHOLE, order) for order in (ours, theirs))
+        held = set(loop.nodes.values())
+        return in_order(self._numbers, loop.prefix, nodes, held) if their_bytes > WORTH * all_bytes else nodes
 
     def _chains(self, region: LoopRegion) -> dict[str, str]:
         """By tensor of a body the first one whose buffer it takes over."""
-        view, order = self._sized.view, sorted(region.ops)
+        view, order = self._sized.view, ops_in_order(self._sized, region)
         last = {name: op for op in order for name in view.reads[op]}
         first: dict[str, str] = {}
         for op in order:

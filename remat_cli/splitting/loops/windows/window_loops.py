@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim, number
-from remat_cli.onnx_io.read.interface import runtime_name
-from remat_cli.onnx_io.write.gate_helpers import COUNTED_TYPES
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.loop_values import SizeValues
 from remat_cli.splitting.loops.windows.forms import BLOCKED_RANK, Edge, Part, PartOp, TileForm
@@ -157,17 +155,7 @@ class _Branch:
 
     def _waiting(self, name: str, value: ir.Value, cut: ir.Value) -> ir.Value:
         """A view of a value that exists once another one does."""
-        numbers, label = self.body.numbers, f"{self.prefix}wait{len(self.nodes)}"
-        zeros = numbers.constant([0] * len(self.body.sized.dims[name]))
-        if value.type is not None and runtime_name(value.type.dtype) not in COUNTED_TYPES:
-            # The runtime would convert all of it to count it: no element of it is converted here.
-            cut = numbers.op(self.nodes, f"{label}/nothing", "Gather", [cut, numbers.constant([])])
-            to_int64 = ir.AttrInt64("to", int(ir.DataType.INT64))
-            cut = numbers.op(self.nodes, f"{label}/cast", "Cast", [cut], to_int64)
-        size = numbers.op(self.nodes, f"{label}/size", "Size", [cut])
-        same = numbers.op(self.nodes, f"{label}/same", "Mul", [size, zeros])
-        reshaped = numbers.op(self.nodes, label, "Reshape", [value, same])
-        reshaped.type = value.type
+        reshaped = self.body.numbers.waiting(self.nodes, f"{self.prefix}wait{len(self.nodes)}", value, cut)
         self._declare(reshaped, name, reshaped.name or "")
         return reshaped
 
