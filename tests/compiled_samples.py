@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import remat_cli
+from tests.compiling.paged_steps import paged
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_models"
 
@@ -57,6 +58,16 @@ class SampleStore:
 
         return self._made((name, loss), make)
 
+    def paging_step(self, name: str, loss: str) -> tuple[Path, Any]:
+        """The training step of a sample, verified as it pages to a folder beside it, and the report of that."""
+
+        def make(place: Path) -> tuple[Path, Any]:
+            step = place / f"{name}.train.onnx"
+            remat_cli.train(SAMPLES / f"{name}.onnx", loss=loss, output=step)
+            return step, paged(step, verify="fast")
+
+        return self._made((name, loss, "paging"), make)
+
     def _made(self, key: object, make: Callable[[Path], Any]) -> Any:
         """What is in the store under a key, made by the first who asks while others wait."""
         place = self.folder / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
@@ -70,7 +81,8 @@ class SampleStore:
                     patch.setenv("REMAT_CACHE_DIR", str(self.cache))
                     made = make(place)
                 for path in place.iterdir():
-                    path.chmod(0o444)
+                    if path.is_file():
+                        path.chmod(0o444)
                 record.write_bytes(pickle.dumps(made))
         return pickle.loads(record.read_bytes())
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from remat_cli.base.files import WORK_FOLDER
@@ -40,16 +41,30 @@ ONLY_IN = {
 SOLVER_FILES = {target.partition(":")[0] for target in SOLVERS.values()}
 
 
-def imports_of(path: Path) -> set[str]:
-    """Dotted names a file imports, anywhere in it."""
-    names: set[str] = set()
-    for item in ast.walk(ast.parse(path.read_text())):
+@dataclass(frozen=True)
+class FileFacts:
+    """What one reading of a file tells: dotted names it imports anywhere, its classes, constants set at its top."""
+
+    imports: frozenset[str]
+    classes: tuple[str, ...]
+    constants: tuple[str, ...]
+
+
+@functools.cache
+def facts_of(path: Path) -> FileFacts:
+    tree = ast.parse(path.read_text())
+    imports: set[str] = set()
+    classes = []
+    for item in ast.walk(tree):
         if isinstance(item, ast.Import):
-            names.update(alias.name for alias in item.names)
+            imports.update(alias.name for alias in item.names)
         elif isinstance(item, ast.ImportFrom) and item.module:
-            names.add(item.module)
-            names.update(f"{item.module}.{alias.name}" for alias in item.names)
-    return names
+            imports.add(item.module)
+            imports.update(f"{item.module}.{alias.name}" for alias in item.names)
+        elif isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
+            classes.append(item.name)
+    constants = tuple(name for item in tree.body for name in constants_set_by(item))
+    return FileFacts(frozenset(imports), tuple(classes), constants)
 
 
 def room_of(path: Path) -> str:
@@ -69,7 +84,7 @@ MOST_LINES = 600  # of a file, if it is one thought
 
 
 def test_imports_point_down_only():
-    assert not [line for path in FILES for name in imports_of(path) if (line := misplaced(path, name))]
+    assert not [line for path in FILES for name in facts_of(path).imports if (line := misplaced(path, name))]
 
 
 def misplaced(path: Path, name: str) -> str | None:
@@ -100,7 +115,7 @@ def test_the_picture_names_every_room_and_no_other():
 def test_every_line_of_the_picture_is_an_import():
     used = {room: set() for room in BELOW}
     for path in FILES:
-        for name in imports_of(path):
+        for name in facts_of(path).imports:
             parts = name.split(".")
             if parts[0] == "remat_cli" and len(parts) > 1 and parts[1] in BELOW:
                 used[room_of(path)].add(parts[1])
@@ -109,7 +124,7 @@ def test_every_line_of_the_picture_is_an_import():
 
 
 def test_files_import_each_other_in_no_circle():
-    imported = {module_of(path): imports_of(path) - {module_of(path)} for path in FILES}
+    imported = {module_of(path): facts_of(path).imports - {module_of(path)} for path in FILES}
     rest = {name: names & imported.keys() for name, names in imported.items()}
     while free := {name for name, names in rest.items() if not names & rest.keys()}:
         rest = {name: names for name, names in rest.items() if name not in free}
@@ -125,7 +140,9 @@ def module_of(path: Path) -> str:
 def test_solver_files_never_import_each_other():
     for path in sorted((PACKAGE / "solvers").rglob("*.py")):
         own = {module_of(path)}
-        imported = {module for module in SOLVER_FILES for name in imports_of(path) if name.startswith(f"{module}.")}
+        imported = {
+            module for module in SOLVER_FILES for name in facts_of(path).imports if name.startswith(f"{module}.")
+        }
         assert not imported & (SOLVER_FILES - own), path
 
 
@@ -138,7 +155,7 @@ def test_no_file_sets_a_constant_twice():
     """The second would hide the first, as after two changes of one text that were joined."""
     twice = {}
     for path in PACKAGE.rglob("*.py"):
-        found = Counter(name for item in ast.parse(path.read_text()).body for name in constants_set_by(item))
+        found = Counter(facts_of(path).constants)
         if more := [name for name, count in found.items() if count > 1]:
             twice[str(path)] = more
     assert not twice
@@ -188,8 +205,7 @@ def test_commands_that_search_for_no_plan_load_no_solver():
 def test_a_class_name_means_one_thing():
     places = defaultdict(list)
     for path in FILES:
-        for item in ast.walk(ast.parse(path.read_text())):
-            if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
-                places[item.name].append(path.relative_to(PACKAGE))
+        for name in facts_of(path).classes:
+            places[name].append(path.relative_to(PACKAGE))
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert not twice

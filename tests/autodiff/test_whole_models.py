@@ -49,7 +49,7 @@ PAPERS: dict[str, dict[str, Any]] = {
     "gpt2": TEXT,
     "bert": {**TEXT, "classes": 3},
 }
-SLOW = frozenset({"vgg19", "resnet34", "resnet50", "segnet_vgg"})
+SLOW = frozenset({"vgg19", "resnet34", "resnet50", "segnet_vgg", "mobilenet", "inception"})
 SAMPLES = ("attention_unet", "chain", "densenet", "detector", "inception", "resnet", "transformer", "unet")
 
 
@@ -169,7 +169,7 @@ def check(setting: Setting, folder: Path) -> None:
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SAMPLES])
 def test_sample_models(name, tmp_path):
     check(sample(name), tmp_path)
 

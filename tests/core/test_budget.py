@@ -169,7 +169,8 @@ def test_budgets_are_parsed_at_the_edge_and_resolved_in_one_file():
     """Of the rooms that a compile goes through, only settings read texts; benches have files of their own."""
     users: dict[str, set[str]] = {"parse_budget": set(), "resolve": set()}
     for file in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "remat_cli.core.values.budget" in text else ():
             if isinstance(node, ast.ImportFrom) and node.module == "remat_cli.core.values.budget":
                 for name in users.keys() & {each.name for each in node.names}:
                     users[name].add(file.relative_to(PACKAGE).as_posix())

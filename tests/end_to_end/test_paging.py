@@ -48,22 +48,26 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(remat_cli.__file__).parents[
 
 
 @pytest.fixture(scope="module")
-def step(tmp_path_factory, samples) -> Path:
-    """A training step in a folder of its own, in which it pages."""
-    made, folder = samples.training_step("chain", "mse"), tmp_path_factory.mktemp("step")
+def verified(samples):
+    """A plan that pages, verified."""
+    _, report = samples.paging_step("chain", "mse")
+    return report
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory, samples, verified) -> Path:
+    """A training step in a folder of its own, in which it pages, and so does the verified plan beside it."""
+    made, _ = samples.paging_step("chain", "mse")
+    folder = tmp_path_factory.mktemp("step")
     shutil.copytree(made.parent, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    plan = folder / Path(verified.plan).name
+    plan.write_text(plan.read_text().replace(str(made.parent), str(folder)))
     return folder / made.name
 
 
 @pytest.fixture(scope="module")
-def verified(step):
-    """A plan that pages, verified."""
-    return paged(step, verify="fast")
-
-
-@pytest.fixture(scope="module")
-def plan_path(verified) -> Path:
-    return Path(verified.plan)
+def plan_path(step, verified) -> Path:
+    return step.parent / Path(verified.plan).name
 
 
 @pytest.fixture(scope="module")

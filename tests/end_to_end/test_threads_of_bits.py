@@ -40,7 +40,8 @@ def wide(op_type: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("op_type", "asked", "told"), [("Softplus", 0, available_cores()), ("Softplus", 1, 1), ("Relu", 0, 0)]
+    ("op_type", "asked", "told"),
+    [("Softplus", 0, available_cores()), pytest.param("Softplus", 1, 1, marks=pytest.mark.slow), ("Relu", 0, 0)],
 )
 def test_a_file_says_with_how_many_threads_it_has_the_bits(
     op_type: str, asked: int, told: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -94,7 +94,16 @@ def test_any_prices_prove_a_bound():
             assert proved_value(program, prices) <= extra + 1e-6
 
 
-@pytest.mark.parametrize("options", [{}, {"rounding": "randomised"}, {"rounding": "deterministic", "prune": False}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ({"rounding": "randomised"}, {"rounding": "deterministic", "prune": False})
+        ),
+    ],
+)
 def test_a_sample_of_the_vectors_as_a_whole(options):
     for problem, best in vectors()[2::12]:
         check_against(run(problem, **options), best)

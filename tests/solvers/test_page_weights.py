@@ -48,7 +48,7 @@ def page(name: str, asked: PagingQuestion, seconds: float = 1.0) -> PagingFound:
 
 
 @pytest.mark.parametrize("name", ["paging", "greedy-paging", "auto"])
-@pytest.mark.parametrize("budget", [2300, 4500, 7900])
+@pytest.mark.parametrize("budget", [2300, *(pytest.param(each, marks=pytest.mark.slow) for each in (4500, 7900))])
 def test_a_plan_below_the_sum_of_weights(name, budget):
     found = page(name, layers(10, budget))
     assert found.paged is not None

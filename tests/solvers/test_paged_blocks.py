@@ -44,7 +44,7 @@ def blocks_at(percent: int) -> Blocks:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("percent", [40, 60, 80])
+@pytest.mark.parametrize("percent", [40, *(pytest.param(each, marks=pytest.mark.slow) for each in (60, 80))])
 def test_plans_on_blocks_are_possible_for_ops(percent, algorithm):
     blocks = blocks_at(percent)
     plan = algorithm(paged_blocks(blocks, LINK))

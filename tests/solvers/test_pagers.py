@@ -23,6 +23,7 @@ from tests.seeds import few
 from tests.solvers.random_training import chain_training, random_training
 
 CHAINS_ONLY = {"pofo", "autocapper", "opportunist"}
+LONG = pytest.mark.slow  # a search that ends with its time
 
 
 def question(problem: Problem, percent: int, bytes_per_ns: float = 1.0, call_ns: int = 0) -> PagingQuestion:
@@ -58,7 +59,7 @@ def check(asked: PagingQuestion, found: PagingFound) -> None:
 
 
 @pytest.mark.parametrize("name", PAGERS)
-@pytest.mark.parametrize("percent", [100, 70, 50])
+@pytest.mark.parametrize("percent", [100, pytest.param(70, marks=LONG), 50])
 def test_plans_of_a_chain_fit_and_follow(name, percent):
     asked = question(chain_training(10, size=6, forward_ns=7), percent)
     found = page(name, asked)
@@ -79,9 +80,6 @@ def test_plans_of_any_graph_fit_and_follow(name, seed):
     found = page(name, asked, 1.0)
     if found.paged is not None:
         check(asked, found)
-
-
-LONG = pytest.mark.slow  # a search that ends with its time
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_where_calls_cost_nothing_each_op_is_a_session(call_ns, is_each_alone, m
     assert (len(found.paged.paging.firsts) == len(found.plan.schedule.steps)) == is_each_alone
 
 
-@pytest.mark.parametrize("percent", [pytest.param(80, marks=LONG), 60, 45, 35])
+@pytest.mark.parametrize("percent", [*(pytest.param(each, marks=LONG) for each in (80, 60)), 45, 35])
 @pytest.mark.parametrize("bytes_per_ns", [0.05, 1.0])
 def test_pofo_is_no_slower_than_recomputation_of_its_blocks(percent, bytes_per_ns):
     asked = question(chain_training(10, size=6, forward_ns=7), percent, bytes_per_ns)

@@ -98,7 +98,13 @@ def test_a_step_by_items_has_the_bits_of_the_whole(name, sizes, tiles, share):
     assert found.cost.peak_bytes < share * max(case.timeline.memory_bytes)
 
 
-@pytest.mark.parametrize(("name", "tiles", "share"), [("vgg16", 8, 0.65), ("resnet18", 8, 0.6), ("mobilenet", 4, 0.75)])
+@pytest.mark.parametrize(
+    ("name", "tiles", "share"),
+    [
+        ("vgg16", 8, 0.65),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("resnet18", 8, 0.6), ("mobilenet", 4, 0.75))),
+    ],
+)
 def test_weight_gradients_are_added_up_tile_by_tile_where_bits_may_differ(name, tiles, share):
     """Most of what is left are weights and their gradients."""
     case = loose(step_case(name, {**IMAGES, "resolution": 64}, batch_norm="frozen"))
