@@ -26,8 +26,8 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_l
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
-from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.loops.windows.window_bits import window_refusal
+from remat_cli.splitting.loops.windows.window_regions import find_windows
 from remat_cli.splitting.recast.apart_sizes import with_ops_apart
 from remat_cli.splitting.tiles.view import view_model
 from tests.helpers import observe, to_bytes

@@ -144,6 +144,7 @@ CASES = (
     OneOp("Flatten", (IMAGE,)),
     OneOp("Squeeze", (real(1, 4, 5), ints(0)), {}, (1,)),
     OneOp("Unsqueeze", (real(4, 5), ints(1)), {}, (1,)),
+    OneOp("Range", (np.array(0), np.array(40), np.array(1)), {}, (0, 1, 2), opset=11),
     OneOp("Expand", (real(4, 1, 5), ints(4, 6, 5)), {}, (1,)),
     OneOp("Gather", (IMAGE, ints(0, 2)), {"axis": 1}),
     OneOp("GatherElements", (real(5, 6), np.zeros((4, 6), np.int64))),

@@ -15,8 +15,8 @@ from remat_cli.core.schedule.program import InputSpec
 from remat_cli.runtime.measure.profilers import ProfileRequest, measure
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.splitting.loops.loop_regions import is_op_on_parts
-from remat_cli.splitting.loops.window_regions import LEAST_UNITS
-from remat_cli.splitting.loops.windows import ROWS, Demand, NotAlike, window_tiles
+from remat_cli.splitting.loops.windows.along import LEAST_UNITS
+from remat_cli.splitting.loops.windows.forms import ROWS, Demand, NotAlike, window_tiles
 from remat_cli.splitting.rules.record import ElementKind, LayoutKind, Scope, SliceRule, Why, WindowKind
 from remat_cli.splitting.rules.table import NO_RULE, RECORDS, RULES, rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
@@ -95,6 +95,10 @@ PROOFS = {
     "whole_in_loops": ("test_rule_records.test_loops_cut_what_tiles_of_one_size_cut_or_the_record_says_why_not",),
     "items_apart": ("test_rule_records.test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones",),
     "takes_for_one_item": ("test_rule_records.test_what_is_taken_for_one_item_is_for_any_number",),
+    "counts_places": (
+        "test_rule_records.test_places_are_counted_from_where_a_part_begins",
+        "test_windows_turned.test_each_tensor_is_cut_along_its_own_axis",
+    ),
     "adds": (
         "test_rules_sums.test_sums_of_tiles_have_the_bits_of_the_whole",
         "test_rules_sums.test_other_sums_are_cut_where_bits_may_differ_and_are_close",
@@ -203,7 +207,9 @@ def runs_in_rows(view: OpView) -> bool:
     units = min((length for length in lengths.values() if length >= LEAST_UNITS), default=0)
     if lengths.get("made", 0) < units or not units:
         return False
-    demand = Demand(ROWS, (0,), [names], [("made",)], lambda op, slab: rule_of(*view.key).cut(view, slab))
+    demand = Demand(
+        dict.fromkeys(shapes, ROWS), (0,), [names], [("made",)], lambda op, slab: rule_of(*view.key).cut(view, slab)
+    )
     tiles = window_tiles(demand, {"made": round(lengths["made"] / units)}, units, lengths)
     return not isinstance(tiles, NotAlike)
 
@@ -232,6 +238,17 @@ def test_an_answer_holds_as_far_as_is_claimed(key: tuple[str, str]) -> None:
             length = {Scope.EVERY_SIZE: 0, Scope.SEVERAL_ROWS: slab.extent > 1}.get(scope, slab.extent)
             said.setdefault(length, set()).add(answer)
         assert all(len(each) == 1 for each in said.values()), (key, axis, said)
+
+
+@pytest.mark.parametrize("key", ops_that(lambda rule: rule.counts_places), ids=":".join)
+def test_places_are_counted_from_where_a_part_begins(key: tuple[str, str]) -> None:
+    op = case_of(*key)
+    (made,) = run(op)
+    assert made is not None
+    assert made.tolist() == list(range(len(made)))
+    later = replace(op, inputs=(np.array(3), *op.inputs[1:]))
+    view, slab = view_of(later, run(later)), Slab(0, 2, 5)
+    assert not is_op_on_parts(view, rule_of(*key).cut(view, slab), slab)
 
 
 @pytest.mark.parametrize("key", ops_that(lambda rule: rule.is_cheap), ids=":".join)

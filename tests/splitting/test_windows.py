@@ -6,9 +6,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from remat_cli.splitting.loops.windows import Demand, Edge, NotAlike, Part, relabels_blocks, window_tiles
+from remat_cli.splitting.loops.windows.forms import Demand, Edge, NotAlike, Part, relabels_blocks, window_tiles
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 
+AXES = dict.fromkeys(("x", "half", "other", "made", "y", "z"), 2)
 PADS = {(True, True): (1, 1), (True, False): (1, 0), (False, True): (0, 1), (False, False): (0, 0)}
 
 
@@ -24,7 +25,7 @@ def window_of(length: int, stride: int):
 
 
 def one_op(length: int, stride: int) -> Demand:
-    return Demand(2, (0,), [("x",)], [("y",)], window_of(length, stride))
+    return Demand(AXES, (0,), [("x",)], [("y",)], window_of(length, stride))
 
 
 @pytest.mark.parametrize(("stride", "units"), [(1, 12), (1, 30), (2, 12), (2, 17)])
@@ -57,7 +58,7 @@ def test_a_part_is_what_the_rule_says(cut):
 def test_what_two_ops_read_of_one_tensor_is_held_once():
     """The second op reads what the first makes, and with it the rows that the first alone would not need."""
     slicer = window_of(12, 1)
-    demand = Demand(2, (0, 1), [("x",), ("y",)], [("y",), ("z",)], slicer)
+    demand = Demand(AXES, (0, 1), [("x",), ("y",)], [("y",), ("z",)], slicer)
     tiles = window_tiles(demand, {"y": 1, "z": 1}, 12, {"x": 12, "y": 12, "z": 12})
     assert not isinstance(tiles, NotAlike)
     assert tiles.inner.holds == {"y": Part(Edge(1, -1), Edge(1, 1)), "z": Part(Edge(1, 0), Edge(1, 0))}
@@ -72,7 +73,7 @@ def test_results_of_one_op_have_the_same_rows():
         return window(op, slab) if op == 1 else Sliced((slab, slab)[: 1 + (op == 2)], slab)
 
     demand = Demand(
-        2, (0, 1, 2), [("x",), ("half",), ("made", "other")], [("half", "other"), ("made",), ("z",)], slicer
+        AXES, (0, 1, 2), [("x",), ("half",), ("made", "other")], [("half", "other"), ("made",), ("z",)], slicer
     )
     tiles = window_tiles(demand, {"z": 1}, 12, dict.fromkeys(("x", "half", "other", "made", "z"), alike.extent))
     assert not isinstance(tiles, NotAlike)
@@ -82,7 +83,7 @@ def test_results_of_one_op_have_the_same_rows():
 
 
 def test_an_op_that_reads_all_of_what_is_cut_has_no_tiles():
-    demand = Demand(2, (0, 1), [("x",), ("y",)], [("y",), ("z",)], lambda op, slab: Sliced((None,), slab))
+    demand = Demand(AXES, (0, 1), [("x",), ("y",)], [("y",), ("z",)], lambda op, slab: Sliced((None,), slab))
     assert window_tiles(demand, {"z": 1}, 12, {"x": 12, "y": 12, "z": 12}) == NotAlike(1)
 
 
@@ -90,7 +91,7 @@ def test_tiles_that_change_with_more_than_their_bounds_are_not_alike():
     def odd(op: int, slab: Slab) -> Sliced:
         return Sliced((slab,), slab, {"pads": (slab.start % 2,)})
 
-    demand = Demand(2, (0,), [("x",)], [("y",)], odd)
+    demand = Demand(AXES, (0,), [("x",)], [("y",)], odd)
     assert window_tiles(demand, {"y": 1}, 12, {"x": 12, "y": 12}) == NotAlike(0)
 
 
@@ -99,7 +100,7 @@ def test_constants_that_are_alike_are_those_of_a_tile():
         pads = np.array([slab.start == 0, slab.stop == 12])
         return Sliced((slab, None), slab, constants={1: pads})
 
-    demand = Demand(2, (0,), [("x", "pads")], [("y",)], padding)
+    demand = Demand(AXES, (0,), [("x", "pads")], [("y",)], padding)
     tiles = window_tiles(demand, {"y": 1}, 12, {"x": 12, "y": 12})
     assert not isinstance(tiles, NotAlike)
     found = [form.ops[0].constants[0] for form in tiles.forms]

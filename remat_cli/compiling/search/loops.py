@@ -53,9 +53,9 @@ from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
 from remat_cli.splitting.loops.short_sizes import short_sizes
-from remat_cli.splitting.loops.window_bits import window_refusal
-from remat_cli.splitting.loops.window_estimate import halo_percent
-from remat_cli.splitting.loops.window_regions import find_windows
+from remat_cli.splitting.loops.windows.window_bits import window_refusal
+from remat_cli.splitting.loops.windows.window_estimate import halo_percent
+from remat_cli.splitting.loops.windows.window_regions import find_windows
 from remat_cli.splitting.recast.apart_sizes import with_ops_apart
 from remat_cli.splitting.recast.taken_branches import with_taken_branches
 from remat_cli.splitting.recast.turns import without_turns
@@ -270,7 +270,7 @@ class Loops:
     def _holds(self, rung: Rung) -> bool:
         """Whether the bits of all its tiles are proved, which is found out.
 
-        Where a region's are not for any tiles, regions around fewer of its ops are a ladder from now on.
+        Where some of a region's are not, regions around fewer of its ops are a ladder from now on.
         """
         refused = [
             region
@@ -278,9 +278,6 @@ class Loops:
             if not self._has_same_bits(region, tiling)
         ]
         for region in refused:
-            coarsest = self._tiling(region, 2)
-            if coarsest is not None and self._has_same_bits(region, coarsest):
-                continue
             ladders = [each for each in self._ladders if any(region is other for other in each.regions)]
             for ladder in ladders:
                 self._ladders.extend(RungLadder(each, ladder.others) for each in itertools.islice(ladder.others, 1))
@@ -344,8 +341,8 @@ class Loops:
         """The loops, and beside them regions like those found, but without ops whose tiles may have other bits."""
         barred = _ops_of(loops)
         for _ in range(MOST_BARRED - 1):
-            unproved = [frozenset(region.ops) for region in found if self._finest(region, 2) is None]
-            refused = [each for each in self._refused if frozenset(each.region.ops) in unproved]
+            tried = {frozenset(region.ops) for region in found}
+            refused = [each for each in self._refused if frozenset(each.region.ops) in tried]
             if not refused:
                 return
             barred = barred.union(*(ops_alike(self.sized, each.region, each.op) for each in refused))
@@ -357,10 +354,10 @@ class Loops:
         """The same regions in ever more tiles, as far as these hold less than the whole and are not refused."""
         before, tiles = None, 2
         while ladder.regions and tiles <= MOST_TILES:
-            chosen = [self._finest(region, tiles) for region in ladder.regions]
+            chosen, tiles = [self._finest(region, tiles) for region in ladder.regions], tiles * 2
             if chosen == before:
-                break  # more tiles are too short for their bits to be proved
-            before, tiles = chosen, tiles * 2
+                continue  # these are refused; still more may not be
+            before = chosen
             key = tuple(None if each is None else each.rows for each in chosen)
             if key not in ladder.known:
                 ladder.known[key] = self._rung(ladder.regions, chosen)

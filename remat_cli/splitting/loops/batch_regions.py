@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx_ir as ir
 
 from remat_cli.core.values.sizes import Dim
-from remat_cli.splitting.loops.levels import between, hides_some, levels_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
+from remat_cli.splitting.loops.windows.levels import between, hides_some, levels_of
 
 BATCH = 0  # its axis in what the model reads
 

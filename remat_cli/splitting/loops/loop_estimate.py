@@ -18,7 +18,8 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loops import lists_tiles
-from remat_cli.splitting.loops.window_estimate import kernel_bytes, window_bytes
+from remat_cli.splitting.loops.tile_bytes import ops_in_order, tile_bytes
+from remat_cli.splitting.loops.windows.window_estimate import kernel_bytes, window_bytes
 
 LAUNCH_NS = 10_000  # of an op in a loop
 SLACK_SHARE = 0.01  # of what is joined, for small values beside it
@@ -152,33 +153,10 @@ class LoopEstimate:
 
     def body_bytes(self, number: int) -> int:
         """The most that one tile holds, in the order of the ops; what shares a buffer counts once."""
-        view, region = self.sized.view, self.regions[number]
+        region = self.regions[number]
         if region.windows is not None:
             return window_bytes(self.sized, region, self.tilings[number], self.profile)
-        length = next(self.sized.view.tensors[name].shape[axis] for name, axis in region.axes.items())
-        share = min(1.0, self.tilings[number].rows / length)
-        order = sorted(region.ops)
-        last = {name: at for at, op in enumerate(order) for name in view.reads[op]}
-        tensors = view.graph.tensors
-        views = {each.name: tensors[each.view_of].name for each in tensors if each.view_of is not None}
-        held: dict[str, float] = {}
-        most = 0.0
-        for at, op in enumerate(order):
-            for position, name in enumerate(view.reads[op]):
-                if (op, position) in region.reads and name not in held:
-                    held[name] = self.sized.sizes.get(name, 0) * share
-            shared = [(a, b) for a, b in view.in_place if b in view.makes[op]]
-            shared += [(views[b], b) for b in view.makes[op] if b in views]
-            merged = [a for a, _ in shared if a in held and last.get(a) == at]
-            for name in merged[:1]:
-                held.pop(name)
-            for name in view.makes[op]:
-                if name:
-                    held[name] = self.sized.sizes[name] * share if name not in views or merged else 0.0
-            most = max(most, sum(held.values()) + self.profile.ops[op].workspace_bytes * share)
-            for name in [name for name in held if last.get(name, len(order)) <= at]:
-                del held[name]
-        return int(most)
+        return tile_bytes(self.sized, region, self.tilings[number], ops_in_order(self.sized, region), self.profile)
 
 
 def _in_turn(ops: Sequence[tuple[Op, OpCost]]) -> list[tuple[Op, OpCost]]:

@@ -16,8 +16,9 @@ from functools import cached_property
 from remat_cli.base.clock import go_on
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, number
-from remat_cli.splitting.loops.windows import WindowTiles
+from remat_cli.splitting.loops.windows.forms import WindowTiles
 from remat_cli.splitting.rules.recurrent import HandedOn
+from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
 from remat_cli.splitting.tiles.view import ModelView, is_behind
 
@@ -127,6 +128,16 @@ class SizedView:
     @cached_property
     def known_needs(self) -> dict[tuple[int, int, Dim], dict[int, int] | None]:
         """What `needs` said before: it is asked of the same op from many tensors."""
+        return {}
+
+    @cached_property
+    def known_axes(self) -> dict[tuple[int, int], Mapping[str, int] | None]:
+        """What was found before of the axes of what an op reads in tiles along an axis."""
+        return {}
+
+    @cached_property
+    def known_orders(self) -> dict[frozenset[int], tuple[int, ...]]:
+        """Orders of the ops of bodies, as they were found before."""
         return {}
 
     @cached_property
@@ -363,10 +374,16 @@ def is_op_on_parts(op: OpView, sliced: Sliced | None, slab: Slab) -> bool:
     """Whether an op makes a slab as the same op on parts of what it reads."""
     if sliced is None or sliced.makes != slab or sliced.attributes:
         return False
-    return not sliced.constants or _is_reshape_on_parts(op, sliced)
+    return not sliced.constants or is_reshape_on_parts(op, sliced) or counts_on(op, sliced)
 
 
-def _is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
+def counts_on(op: OpView, sliced: Sliced) -> bool:
+    """Whether an op makes a slab as the same op that counts from where the slab begins to where it ends."""
+    bounds = [int(sliced.constants[at]) for at in (0, 1)] if rule_of(*op.key).counts_places else []
+    return bounds == [sliced.makes.start, sliced.makes.stop]
+
+
+def is_reshape_on_parts(op: OpView, sliced: Sliced) -> bool:
     """Whether a Reshape to a constant shape that copies or leaves open a length makes a slab of a part as it is."""
     wanted, need = op.constant(1), sliced.needs[0]
     if op.key != ("", "Reshape") or wanted is None or need is None or (op.integer("allowzero", 0) and 0 in wanted):

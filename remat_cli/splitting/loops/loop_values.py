@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim, SizeBound, number
-from remat_cli.onnx_io.read.interface import fed_inputs
+from remat_cli.onnx_io.read.interface import fed_inputs, runtime_name
 from remat_cli.onnx_io.read.normalise import fresh_name
+from remat_cli.onnx_io.write.gate_helpers import COUNTED_TYPES
 from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.rules.record import COPIED
@@ -142,6 +143,27 @@ class SizeValues:
         made = ir.Value(name=fresh_name(name, self._taken))
         where.append(ir.Node("", op_type, reads, attributes, outputs=[made], name=name))
         return made
+
+    def waiting(self, nodes: list[ir.Node], label: str, value: ir.Value, token: ir.Value) -> ir.Value:
+        """A view of a value that exists once another one does."""
+        zeros = self.constant([0] * len(present(value.shape, f"the shape of '{value.name}'")))
+        if token.type is not None and runtime_name(present(token.dtype, "a type")) not in COUNTED_TYPES:
+            # The runtime would convert all of it to count it: no element of it is converted here.
+            token = self.op(nodes, f"{label}/nothing", "Gather", [token, self.constant([])])
+            to_int64 = ir.AttrInt64("to", int(ir.DataType.INT64))
+            token = self.op(nodes, f"{label}/cast", "Cast", [token], to_int64)
+        size = self.op(nodes, f"{label}/size", "Size", [token])
+        same = self.op(nodes, f"{label}/same", "Mul", [size, zeros])
+        view = self.op(nodes, label, "Reshape", [value, same])
+        view.type, view.shape = value.type, value.shape
+        return view
+
+    def number_like(self, nodes: list[ir.Node], name: str, value: ir.Value, like: ir.Value) -> ir.Value:
+        """A tensor of one whole number as a number of another one's type."""
+        number = self.op(nodes, name, "Reshape", [value, self.constant([])])
+        if like.dtype not in (None, ir.DataType.INT64):
+            number = self.op(nodes, f"{name}/cast", "Cast", [number], ir.AttrInt64("to", int(like.dtype)))
+        return number
 
     def constant(self, numbers: list[int]) -> ir.Value:
         """Whole numbers as a weight, one for all that are alike."""

@@ -27,12 +27,15 @@ from remat_cli.onnx_io.read.copies import op_like
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.opset import opset_of
+from remat_cli.splitting.loops.body_order import in_order, runtime_order
 from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
+from remat_cli.splitting.loops.least_held import WORTH
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
 from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes
-from remat_cli.splitting.loops.window_loops import OPENED, WindowBody, blocked_names, opened_dims
+from remat_cli.splitting.loops.tile_bytes import WHOLE, ops_in_order, tile_bytes
+from remat_cli.splitting.loops.windows.window_loops import OPENED, WindowBody, blocked_names, opened_dims
 from remat_cli.splitting.rules.recurrent import HandedOn
 
 SEQUENCES_SINCE = 13  # the operator set in which a Loop passes sequences on
@@ -211,7 +214,7 @@ class _Writer:
         """
         view = self._sized.view
         shared = shared_by(view, region)
-        ops = sorted(region.own if shared else region.ops)
+        ops = [op for op in ops_in_order(self._sized, region) if not shared or op in region.own]
         made = {name: self._shared_whole(region, name, *short) for name in shared}
         nodes: list[ir.Node] = []
         for op in ops:
@@ -222,9 +225,14 @@ class _Writer:
                     twin.replace_input_with(at, made[value.name])
             made |= {old.name: new for old, new in zip(node.outputs, twin.outputs, strict=True) if old.name}
             nodes.append(twin)
-        first, names = nodes[0], view.reads[ops[0]]
-        at = next(at for at, name in enumerate(names) if self._sized.dims.get(name))
-        gate = self._waiting(f"{prefix}short/", region, first.inputs[at], names[at])
+        inside = {name for op in ops for name in view.makes[op]}
+        first, at, name = next(
+            (node, at, name)
+            for node, op in zip(nodes, ops, strict=True)
+            for at, name in enumerate(view.reads[op])
+            if self._sized.dims.get(name) and name not in inside
+        )
+        gate = self._waiting(f"{prefix}short/", region, first.inputs[at], name)
         first.replace_input_with(at, gate[-1].outputs[0])
         chains = self._chains(region)
         for op in ops:
@@ -341,13 +349,15 @@ class _Writer:
         if region.windows is not None:
             return self._window_body(loop, (number, going), (before, tile, after), bounds, exits)
         self._cut_reads(loop, before, bounds)
+        self._count_on(loop, before, bounds)
         chains = self._chains(region)
         for name, value in loop.made.items():
             self._declare(value, name, chains[name], region.axes[name])
         for op, handed in sorted(region.handed.items()):
             self._hand_on(loop, loop.nodes[op], handed)
         made = [loop.made[name] for name in exits]
-        for op, node in loop.nodes.items():
+        for op in ops_in_order(self._sized, region):
+            node = loop.nodes[op]
             if self._would_be_fused(op):
                 self._let_read_unknown(before, node, 0, MATRIX)
             before.append(node)
@@ -388,6 +398,14 @@ class _Writer:
                     cuts[key].type = value.type
                     self._declare(cuts[key], value.name or "", cuts[key].name or "", axis)
                 node.replace_input_with(at, cuts[key])
+
+    def _count_on(self, loop: _Loop, before: list[ir.Node], bounds: tuple[ir.Value, ir.Value]) -> None:
+        """Let ops that count places count those of the tile."""
+        for op, node in loop.nodes.items():
+            for at, bound in enumerate(bounds if self._sized.view.rules[op].counts_places else ()):
+                like = present(node.inputs[at], f"a bound of '{node.name}'")
+                name = f"{loop.prefix}counted{op}/{at}"
+                node.replace_input_with(at, self._numbers.number_like(before, name, bound, like))
 
     def _would_be_fused(self, op: int) -> bool:
         """Whether the runtime would make one op of a product and what is added, as it does not where it knows no shape.
@@ -474,11 +492,21 @@ class _Writer:
                 joined.type, joined.shape = value.type, self._open(value, f"{prefix}j{len(held)}")
             held.append(sofar)
             results.append(joined)
+        nodes = nodes if loop.region.windows is not None else self._in_turn(loop, nodes)
         return ir.Graph([number, going, *held], results, nodes=nodes, name=f"{prefix}body")
+
+    def _in_turn(self, loop: _Loop, nodes: list[ir.Node]) -> list[ir.Node]:
+        """The nodes of a body, held in their order where the runtime would hold more in its own."""
+        ops = {node: op for op, node in loop.nodes.items()}
+        theirs = [op for at in runtime_order(nodes) if (op := ops.get(nodes[at])) is not None]
+        ours = ops_in_order(self._sized, loop.region)
+        all_bytes, their_bytes = (tile_bytes(self._sized, loop.region, WHOLE, order) for order in (ours, theirs))
+        held = set(loop.nodes.values())
+        return in_order(self._numbers, loop.prefix, nodes, held) if their_bytes > WORTH * all_bytes else nodes
 
     def _chains(self, region: LoopRegion) -> dict[str, str]:
         """By tensor of a body the first one whose buffer it takes over."""
-        view, order = self._sized.view, sorted(region.ops)
+        view, order = self._sized.view, ops_in_order(self._sized, region)
         last = {name: op for op in order for name in view.reads[op]}
         first: dict[str, str] = {}
         for op in order:

@@ -9,8 +9,7 @@ from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.handed import ops_in_turn
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
-from remat_cli.splitting.loops.window_regions import runs_along
-from remat_cli.splitting.loops.windows import COLUMNS, ROWS
+from remat_cli.splitting.loops.windows.along import reads_along
 from remat_cli.splitting.rules.recurrent import TIME
 from remat_cli.splitting.rules.table import NO_RULE
 
@@ -66,7 +65,7 @@ def lengths_along(sized: SizedView, op: int) -> set[Dim]:
     axes = sized.axes_of(made) if made in sized.view.tensors else []
     found = {length for length, axis in axes if sized.needs(op, axis, length) is not None}
     found |= {sized.dims[made][TIME]} if op in ops_in_turn(sized) else set()
-    return found | {sized.dims[made][axis] for axis in (ROWS, COLUMNS) if runs_along(sized, op, axis)}
+    return found | {length for length, axis in axes if axis and reads_along(sized, op, axis) is not None}
 
 
 def _named(sized: SizedView, op: int) -> str:

@@ -11,7 +11,7 @@ import math
 from remat_cli.core.values.sizes import SizeBound
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
-from remat_cli.splitting.loops.window_estimate import whole_up_to
+from remat_cli.splitting.loops.windows.window_estimate import whole_up_to
 from remat_cli.splitting.rules.record import ElementKind, WindowKind
 from remat_cli.splitting.tiles.view import ModelView
 

@@ -78,7 +78,8 @@ class SliceRule:
     holds for any of them, and where it holds for small items it does for larger ones. `adds` says what they add up, if
     that can be done part by part. `takes_for_one_item`: workspace is that of one item of the batch, however many there
     are. `in_turn` is how they are cut where parts run one after the other and hand states
-    on, `hands_on` which states these are.
+    on, `hands_on` which states these are. `counts_places`: from nought by ones the numbers are those of places, so that
+    in loops each tile begins to count where it begins.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -103,6 +104,7 @@ class SliceRule:
     hands_on: Callable[[OpView], HandedOn | None] | None = None
     items_apart: bool = False
     takes_for_one_item: bool = False
+    counts_places: bool = False
     adds: Adds | None = None
 
     @property

@@ -248,6 +248,16 @@ def _regroup(source: Shape, target: Shape, slab: Slab) -> tuple[Slab | None, Sla
     )
 
 
+def counting(op: OpView, slab: Slab) -> Sliced | None:
+    """Range of whole numbers: each counted from the first one; a slab begins and ends elsewhere."""
+    start, step = (op.constant(at) if op.weights[at] else None for at in (0, 2))
+    if start is None or step is None or not np.issubdtype(start.dtype, np.integer):
+        return None
+    first, each = int(start.ravel()[0]), int(step.ravel()[0])
+    bounds = (np.array(first + at * each, start.dtype) for at in (slab.start, slab.stop))
+    return Sliced((None,) * len(op.inputs), slab, constants=dict(enumerate(bounds)))
+
+
 _PADS, _AXES = 1, 3  # input positions
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
+from remat_cli.splitting.loops.windows.along import Along
 from remat_cli.splitting.rules.record import WindowKind
 
 CanRun = Callable[[int], bool]
@@ -55,7 +56,7 @@ def _behind(sized: SizedView, name: str, region: Collection[int], can_run: CanRu
         name = view.makes[op][0]
 
 
-def with_cheap_entries(sized: SizedView, ops: set[int], axis: int, can_run: CanRun) -> set[int]:
+def with_cheap_entries(sized: SizedView, ops: set[int], along: Along, can_run: CanRun) -> set[int]:
     """The same with ops that only they read from, row by row, where what those read is kept anyway, or is smaller."""
     view, waiting = sized.view, sorted(ops)
     while waiting:
@@ -67,7 +68,7 @@ def with_cheap_entries(sized: SizedView, ops: set[int], axis: int, can_run: CanR
             ending = [each for each in read if each not in sized.kept and max(view.readers[each]) <= max(ops)]
             is_less = sum(sized.sizes[each] for each in ending) < sized.sizes[name]
             is_cheap = _looks_at_no_window(sized, op) and not view.rules[op].product
-            is_by_row = {_length(sized, each, axis) for each in read} <= {_length(sized, name, axis), number(1), None}
+            is_by_row = {_length(sized, each, along) for each in read} <= {_length(sized, name, along), number(1), None}
             more = ops | {op}
             if is_less and is_cheap and is_by_row and can_run(op) and is_closed(sized, LoopRegion(number(0), more)):
                 ops = more
@@ -79,6 +80,7 @@ def _looks_at_no_window(sized: SizedView, op: int) -> bool:
     return sized.view.rules[op].windows in (None, WindowKind.BESIDE)
 
 
-def _length(sized: SizedView, name: str, axis: int) -> Dim | None:
-    """How long a tensor is along an axis, if it has one."""
+def _length(sized: SizedView, name: str, along: Along) -> Dim | None:
+    """How long a tensor is along its axis, if it has one."""
+    axis = along.axis_of(name)
     return sized.dims[name][axis] if len(sized.dims[name]) > axis else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from remat_cli.base.present import present
 from remat_cli.core.values.profile import Profile
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
-from remat_cli.splitting.loops.windows import Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows.forms import Part, PartOp, TileForm
 
 Piece = tuple[str, Part]
 
@@ -23,15 +23,16 @@ def window_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: 
     rows = min(tiling.rows, units)
     middle = (units - rows) // 2
     kinds = zip(windows.forms, ((0, rows), (middle, middle + rows), (units - rows, units)), strict=True)
-    return max(_Tile(sized, windows.axis, form, bounds).most(profile) for form, bounds in kinds)
+    return max(_Tile(sized, windows.axes, form, bounds).most(profile) for form, bounds in kinds)
 
 
 def kernel_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: Profile) -> int:
     """The most that a kernel takes for itself in a tile of the largest size: as much of what it takes for all rows."""
     windows = present(region.windows, "the windows of a loop")
     rows = min(tiling.rows, sized.units_of(region))
-    works = ((work, sized.view.tensors[sized.view.makes[work.op][0]].shape[windows.axis]) for work in windows.inner.ops)
-    shares = ((work.op, work.makes.slab(windows.axis, (0, rows), length).extent / length) for work, length in works)
+    made = ((work, sized.view.makes[work.op][0]) for work in windows.inner.ops)
+    works = ((work, sized.view.tensors[name].shape[windows.axes[name]]) for work, name in made)
+    shares = ((work.op, work.makes.extent((0, rows), length) / length) for work, length in works)
     return max(int(profile.ops[op].workspace_bytes * min(1.0, share)) for op, share in shares)
 
 
@@ -41,7 +42,7 @@ def whole_up_to(sized: SizedView, region: LoopRegion, tiling: Tiling) -> int:
     units, all_rows = sized.units_of(region), Part(None, None)
     ops = [PartOp(work.op, dict.fromkeys(work.needs, all_rows), all_rows, all_rows, ()) for work in windows.inner.ops]
     whole = _Tile(
-        sized, windows.axis, TileForm(tuple(ops), dict.fromkeys(windows.inner.holds, all_rows)), (0, units)
+        sized, windows.axes, TileForm(tuple(ops), dict.fromkeys(windows.inner.holds, all_rows)), (0, units)
     ).most()
     return max(tiling.rows, units * window_bytes(sized, region, tiling) // max(1, whole))
 
@@ -53,7 +54,7 @@ def halo_percent(sized: SizedView, region: LoopRegion, tiling: Tiling) -> float:
         return 0.0
     first, *inner, last = tiling.bounds(sized.units_of(region))
     pairs = [(windows.first, first), *((windows.inner, each) for each in inner), (windows.last, last)]
-    made = sum(_Tile(sized, windows.axis, form, units).made_bytes for form, units in pairs)
+    made = sum(_Tile(sized, windows.axes, form, units).made_bytes for form, units in pairs)
     whole = sum(sized.sizes[name] for op in region.ops for name in sized.view.makes[op] if name)
     return 100 * (made / max(1, whole) - 1)
 
@@ -61,9 +62,9 @@ def halo_percent(sized: SizedView, region: LoopRegion, tiling: Tiling) -> float:
 class _Tile:
     """The pieces of tensors that one tile holds, one after the other."""
 
-    def __init__(self, sized: SizedView, axis: int, form: TileForm, units: tuple[int, int]) -> None:
+    def __init__(self, sized: SizedView, axes: Mapping[str, int], form: TileForm, units: tuple[int, int]) -> None:
         self._sized = sized
-        self._axis = axis
+        self._axes = axes
         self._form = form
         self._units = units
         self._last = {piece: at for at, work in enumerate(form.ops) for piece in self._reads(work)}
@@ -106,5 +107,5 @@ class _Tile:
         return ((reads[at], part) for at, part in work.needs.items())
 
     def _bytes(self, name: str, part: Part) -> float:
-        length = self._sized.view.tensors[name].shape[self._axis]
-        return self._sized.sizes[name] * part.slab(self._axis, self._units, length).extent / length
+        length = self._sized.view.tensors[name].shape[self._axes[name]]
+        return self._sized.sizes[name] * part.extent(self._units, length) / length

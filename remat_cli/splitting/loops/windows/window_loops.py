@@ -13,11 +13,9 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim, number
-from remat_cli.onnx_io.read.interface import runtime_name
-from remat_cli.onnx_io.write.gate_helpers import COUNTED_TYPES
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.loop_values import SizeValues
-from remat_cli.splitting.loops.windows import BLOCKED_RANK, Edge, Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows.forms import BLOCKED_RANK, Edge, Part, PartOp, TileForm
 
 KINDS = ("first", "inner", "last")
 TO_END = np.iinfo(np.int64).max
@@ -113,6 +111,8 @@ class _Branch:
         body, view = self.body, self.body.sized.view
         node = body.nodes[work.op]
         reads = [self._read(work, at, value) for at, value in enumerate(node.inputs)]
+        if view.rules[work.op].counts_places:
+            reads = [*self._counted(work, node), *reads[2:]]
         twin = body.copy(self.prefix, node)
         for at, value in enumerate(reads):
             twin.replace_input_with(at, value)
@@ -155,17 +155,7 @@ class _Branch:
 
     def _waiting(self, name: str, value: ir.Value, cut: ir.Value) -> ir.Value:
         """A view of a value that exists once another one does."""
-        numbers, label = self.body.numbers, f"{self.prefix}wait{len(self.nodes)}"
-        zeros = numbers.constant([0] * len(self.body.sized.dims[name]))
-        if value.type is not None and runtime_name(value.type.dtype) not in COUNTED_TYPES:
-            # The runtime would convert all of it to count it: no element of it is converted here.
-            cut = numbers.op(self.nodes, f"{label}/nothing", "Gather", [cut, numbers.constant([])])
-            to_int64 = ir.AttrInt64("to", int(ir.DataType.INT64))
-            cut = numbers.op(self.nodes, f"{label}/cast", "Cast", [cut], to_int64)
-        size = numbers.op(self.nodes, f"{label}/size", "Size", [cut])
-        same = numbers.op(self.nodes, f"{label}/same", "Mul", [size, zeros])
-        reshaped = numbers.op(self.nodes, label, "Reshape", [value, same])
-        reshaped.type = value.type
+        reshaped = self.body.numbers.waiting(self.nodes, f"{self.prefix}wait{len(self.nodes)}", value, cut)
         self._declare(reshaped, name, reshaped.name or "")
         return reshaped
 
@@ -188,6 +178,16 @@ class _Branch:
             return self._cut(name, self.body.values[name], bounds, need)
         holds = self.form.holds[name]
         return self.held[name] if need == holds else self.cuts[name, need]
+
+    def _counted(self, work: PartOp, node: ir.Node) -> list[ir.Value | None]:
+        """Where an op begins and ends that counts places: with the tile, at the ends of the tensor as it is."""
+        found = list(node.inputs[:2])
+        for at, edge in enumerate((work.makes.start, work.makes.stop)):
+            bound, like = self._edge(edge, at), node.inputs[at]
+            if bound is not None and like is not None:
+                label = f"{self.prefix}counted{work.op}/{at}"
+                found[at] = self.body.numbers.number_like(self.nodes, label, bound, like)
+        return found
 
     def _edge(self, edge: Edge | None, at: int) -> ir.Value | None:
         if edge is None or (edge, at) in self.cuts:
@@ -214,7 +214,8 @@ class _Branch:
         if key not in self.cuts:
             is_blocked = name in blocked_names(self.body.sized)
             source = self._opened(value, name) if is_blocked else value
-            axis = self.body.numbers.constant([present(self.body.region.windows, "the windows of a loop").axis])
+            axes = present(self.body.region.windows, "the windows of a loop").axes
+            axis = self.body.numbers.constant([axes[name]])
             label = f"{self.prefix}part{len(self.cuts)}"
             cut = self.body.numbers.op(self.nodes, label, "Slice", [source, *bounds, axis])
             cut.type = value.type

@@ -1,9 +1,9 @@
 """How the first, the inner and the last tiles of windowed ops read: bounds in units, the same for every size.
 
-A region of convolutions, pooling and what goes with them is cut along one axis at multiples of a unit, which is one row
-of its coarsest tensor. Of every tensor a tile then holds rows that begin so many before, and end so many behind, a
-multiple of the tile's own bounds; the first tile begins, and the last one ends, where the tensor does. So padding lies
-in the first and in the last tile, and all inner ones are the same ops.
+A region of convolutions, pooling and what goes with them is cut at multiples of a unit, which is one row of its
+coarsest tensor; each tensor along an axis of its own. Of every tensor a tile then holds rows that begin so many before,
+and end so many behind, a multiple of the tile's own bounds; the first tile begins, and the last one ends, where the
+tensor does. So padding lies in the first and in the last tile, and all inner ones are the same ops.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class Part:
         """The rows for a tile of some units."""
         start = 0 if self.start is None else self.start.at(units[0])
         return Slab(axis, start, length if self.stop is None else self.stop.at(units[1]))
+
+    def extent(self, units: Rows, length: int) -> int:
+        """How many rows there are for a tile of some units."""
+        return self.slab(0, units, length).extent
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,12 @@ class TileForm:
 
 @dataclass(frozen=True)
 class WindowTiles:
-    """The three kinds of tiles of a region, and the axis along which they are cut."""
+    """The three kinds of tiles of a region, and the axis along which each tensor is cut that they make or read."""
 
     first: TileForm
     inner: TileForm
     last: TileForm
-    axis: int
+    axes: Mapping[str, int]
 
     @property
     def forms(self) -> tuple[TileForm, TileForm, TileForm]:
@@ -120,9 +124,9 @@ class NotAlike:
 
 @dataclass(frozen=True)
 class Demand:
-    """Ops to be cut along an axis: ascending, with what they read and make, and how one is cut at some sizes."""
+    """Ops to be cut: ascending, with what they read and make, how one is cut at some sizes, and each tensor's axis."""
 
-    axis: int
+    axes: Mapping[str, int]
     ops: tuple[int, ...]
     reads: Sequence[Sequence[str]]
     makes: Sequence[Sequence[str]]
@@ -141,7 +145,7 @@ class Demand:
             # results of one op have the same rows, though fewer of one may be read than of another
             held |= {name: asked for name in self.makes[op] if name in held}
             for name, need in zip(self.reads[op], sliced.needs, strict=True):
-                if need is not None and need.axis != self.axis:
+                if need is not None and need.axis != self.axes.get(name):
                     return NotAlike(op)
                 if name in inside and need is None:
                     return NotAlike(op)
@@ -166,7 +170,7 @@ def window_tiles(
             return form
         forms.append(form)
     first, inner, last = forms
-    return WindowTiles(first, inner, last, demand.axis)
+    return WindowTiles(first, inner, last, demand.axes)
 
 
 def _form(
@@ -177,7 +181,7 @@ def _form(
     for less in (1, 0):
         starts = {name: 0 if bounds[0] is None else per_unit * (bounds[0] - less) for name, per_unit in exits.items()}
         stops = {name: lengths[name] if bounds[1] is None else n * (bounds[1] - less) for name, n in exits.items()}
-        cut = demand.tile({name: Slab(demand.axis, starts[name], stops[name]) for name in exits})
+        cut = demand.tile({name: Slab(demand.axes[name], starts[name], stops[name]) for name in exits})
         if isinstance(cut, NotAlike):
             return cut
         cuts.append(cut)

@@ -16,9 +16,9 @@ from remat_cli.core.values.sizes import SizeFamily
 from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, kind_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.short_sizes import short_sizes
-from remat_cli.splitting.loops.window_regions import sliced_part
-from remat_cli.splitting.loops.windows import ROWS, Changed, Part, PartOp, TileForm
-from remat_cli.splitting.rules.record import Scope, WindowKind
+from remat_cli.splitting.loops.windows.forms import ROWS, Changed, Part, PartOp, TileForm
+from remat_cli.splitting.loops.windows.parts import sliced_part
+from remat_cli.splitting.rules.record import ElementKind, Scope, SliceRule, Why, WindowKind
 from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
 
@@ -35,7 +35,7 @@ def window_refusal(
         asked = kind, region.length, tiling.rows, whole.factors
         if sized.proved_above.get(asked, math.inf) <= whole.most:
             continue
-        known, made = SizedOp.of(sized, region, op), next(name for name in sized.view.makes[op] if name)
+        known, is_by_place = SizedOp.of(sized, region, op), _minds_place(sized.view.rules[op])
         choices = _choices(known, region, family)
         if math.prod(map(len, choices)) > most_asked:
             return op, dict(family.corners[0])  # asking for all, in vain, would take long
@@ -45,9 +45,9 @@ def window_refusal(
             units = region.length.at(sizes)
             if whole.holds(sizes) or units <= tiling.rows:
                 continue  # it runs whole
-            view, tiles = known.at(sizes), _tiles(region, tiling, units)
+            view, tiles = known.at(sizes), _tiles(region, tiling, units, by_place=is_by_place)
             works = ((work, form, bounds) for form, bounds in tiles for work in form.ops if work.op == op)
-            if not all(_is_part_same(sized, region.axes[made], view, *each) for each in works):
+            if not all(_is_part_same(sized, region, view, *each) for each in works):
                 return op, sizes
         sized.proved_above[asked] = whole.most
     return None
@@ -67,10 +67,11 @@ def _told_apart(sized: SizedView, region: LoopRegion) -> dict[object, int]:
     for op in sorted(region.ops):
         known = SizedOp.of(sized, region, op)
         parts = tuple((tuple(sorted(w.needs.items())), w.makes, w.asked, w.attributes, w.constants) for w in works[op])
+        axes = tuple(windows.axes.get(name) for name in (*sized.view.reads[op], *sized.view.makes[op]))
         rule = sized.view.rules[op]
         is_by_element = rule.elements is not None and rule.scope is Scope.EVERY_SIZE
         kind = rule.cut if is_by_element else kind_of(sized, op)
-        found.setdefault((kind, known.inputs, known.outputs, str(parts)), op)
+        found.setdefault((kind, known.inputs, known.outputs, str(parts), axes), op)
     return found
 
 
@@ -81,9 +82,8 @@ def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[
     chooses the padding; and how high it is, to columns.
     """
     rule, auto_pad = rule_of(*op.op.key), op.op.text("auto_pad", "NOTSET")
-    is_cut_in_rows = present(region.windows, "the windows of a loop").axis == ROWS
     is_by_rows = rule.scope is Scope.EVERY_SIZE or (
-        is_cut_in_rows and rule.windows in (WindowKind.BESIDE, WindowKind.ROWS)
+        op.axis == ROWS and rule.windows in (WindowKind.BESIDE, WindowKind.ROWS)
     )
     minds_width = not is_by_rows or auto_pad not in ("NOTSET", "VALID")
     return [
@@ -94,12 +94,18 @@ def _choices(op: SizedOp, region: LoopRegion, family: SizeFamily) -> list[tuple[
     ]
 
 
-def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileForm, tuple[int, int]]]:
-    """The tiles at a size, but of inner ones only those at the ends and one of each length."""
+def _minds_place(rule: SliceRule) -> bool:
+    """Whether what a rule says of one inner tile may differ from what it says of another one as long."""
+    is_asked = rule.why is Why.ASKED and rule.scope is Scope.ONE_TILE
+    return is_asked and rule.windows is None and rule.elements is not ElementKind.PACKETS
+
+
+def _tiles(region: LoopRegion, tiling: Tiling, units: int, *, by_place: bool) -> list[tuple[TileForm, tuple[int, int]]]:
+    """The tiles at a size, but of inner ones only those at the ends and one of each length, unless it is `by_place`."""
     windows = present(region.windows, "the windows of a loop")
     first, *inner, last = tiling.bounds(units)
     chosen = {stop - start: (start, stop) for start, stop in inner}
-    ends = (*inner[:1], *inner[-1:])
+    ends = inner if by_place else (*inner[:1], *inner[-1:])
     return [
         (windows.first, first),
         *((windows.inner, each) for each in dict.fromkeys((*ends, *chosen.values()))),
@@ -108,9 +114,11 @@ def _tiles(region: LoopRegion, tiling: Tiling, units: int) -> list[tuple[TileFor
 
 
 def _is_part_same(
-    sized: SizedView, axis: int, view: OpView, work: PartOp, form: TileForm, units: tuple[int, int]
+    sized: SizedView, region: LoopRegion, view: OpView, work: PartOp, form: TileForm, units: tuple[int, int]
 ) -> bool:
     """Whether the rules say of an op, for one tile, what the tile does."""
+    axes, reads = present(region.windows, "the windows of a loop").axes, sized.view.reads[work.op]
+    axis = axes[next(name for name in sized.view.makes[work.op] if name)]
     asked = _fitting(work.asked, axis, units, view.output_shape)
     if asked is None:
         return False
@@ -120,7 +128,7 @@ def _is_part_same(
     if Changed.all_of(sliced) != work.constants:
         return False
     needs = {
-        at: None if shape is None or at not in work.needs else _fitting(work.needs[at], axis, units, shape)
+        at: None if shape is None or at not in work.needs else _fitting(work.needs[at], axes[reads[at]], units, shape)
         for at, shape in enumerate(view.inputs)
     }
     made = _fitting(work.makes, axis, units, view.output_shape)
