@@ -123,18 +123,21 @@ def test_a_gpu_of_another_number_is_not_taken_instead(tmp_path):
         open_session(tmp_path / "call.onnx", SessionSettings(device="cuda:99"))
 
 
-@pytest.mark.parametrize("share", ["100%", "65%"])
+@pytest.mark.parametrize("share", ["64MiB", "100%", "65%"])
 def test_compile_and_run_within_the_budget_of_the_gpu(tmp_path, monkeypatch, capsys, share):
     monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
     out, budget = tmp_path / "out.onnx", f"cpu=100%,cuda:0={share}"
     devices = ["--device", "cpu", "--device", "cuda:0", "--budget", budget]
     code = main(["compile", str(SAMPLES / "chain.onnx"), *devices, "-o", str(out), "--time-limit", "5s", "-q"])
-    assert code in ((0,) if share == "100%" else (0, 3, 4))
+    assert code in ((0, 3, 4) if share == "65%" else (0,))
     if code:
         return
     capsys.readouterr()
     run = ["run", str(tmp_path / "out.plan.json"), "--enforce-budget", "--repeat", "2", "--format", "json", "-q"]
-    assert main(run) == 0
+    if main(run):  # an arena that is capped needs room for gaps too: docs/devices.md
+        assert share != "64MiB"
+        assert "out of memory on device 'cuda:0'" in capsys.readouterr().err
+        return
     report = json.loads(capsys.readouterr().out)
     assert report["is_capped"]
     assert report["is_repeatable"]
