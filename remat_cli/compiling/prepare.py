@@ -18,6 +18,7 @@ from remat_cli.base.processes import available_cores, has_glibc, memory_limited,
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
 from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
+from remat_cli.compiling.kinds import are_run_apart
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
 from remat_cli.compiling.optimise import AS_BOUND, MOST_PASSES, OptimisedAs, digest_of, optimise
 from remat_cli.compiling.original import Original, as_read, original_of
@@ -570,10 +571,20 @@ def compared_settings(conditions: Conditions) -> SessionSettings:
     return default_settings(conditions) if conditions.is_left else exact_settings(conditions)
 
 
+def settings_elsewhere(conditions: Conditions) -> SessionSettings | None:
+    """How a session is opened that runs exactly the file on the plan's one device; None where that is the CPU.
+
+    None too for plans that are cut into sessions: their outputs are compared with the CPU's.
+    """
+    if conditions.device.provider == CPU or are_run_apart(conditions.devices):
+        return None
+    return msgspec.structs.replace(default_settings(conditions), exact=True)
+
+
 def default_settings(conditions: Conditions) -> SessionSettings:
-    """How users open a session on the first device, with the runtime's own options."""
+    """How users open a session on the first device: with the runtime's own options, on a GPU without fused ops."""
     device = CPU if conditions.device.provider == CPU else conditions.device.session_device
-    return msgspec.structs.replace(exact_settings(conditions), exact=False, device=device)
+    return msgspec.structs.replace(exact_settings(conditions), exact=False, device=device, level=conditions.opens_as)
 
 
 def asked_settings(conditions: Conditions) -> SessionSettings:
@@ -581,7 +592,7 @@ def asked_settings(conditions: Conditions) -> SessionSettings:
     asked = conditions.session
     return msgspec.structs.replace(
         default_settings(conditions),
-        level=asked.optimisation,
+        level=conditions.opens_as if asked.optimisation == "all" else asked.optimisation,
         has_arena=asked.arena,
         has_pattern=asked.pattern,
         is_parallel=asked.mode == "parallel",

@@ -12,7 +12,16 @@ from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.processor import block_here
 from remat_cli.core.files.plan_file import PlanFile
-from remat_cli.core.values.runs_on import EXACT_OPTIONS, OWN_OPTIONS, UNLIKE, RunsOn, RuntimeRange
+from remat_cli.core.values.conditions import CPU
+from remat_cli.core.values.runs_on import (
+    EXACT_OPTIONS,
+    GPU_OPTIONS,
+    OTHER_DEVICES,
+    OWN_OPTIONS,
+    UNLIKE,
+    RunsOn,
+    RuntimeRange,
+)
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from, needs_of
 from remat_cli.onnx_io.write.processor_guard import guard_in
@@ -35,8 +44,12 @@ def runs_on_of(
     session = prepared.conditions.session
     as_compared = msgspec.structs.replace(session, threads=threads) if threads else session
     of_one = EXACT_OPTIONS if prepared.conditions.portable else as_compared.lines
+    processor, device = prepared.runtime.processor, prepared.conditions.device
+    unlike = UNLIKE if has_tiles and prepared.layout is not None else ()
+    if device.provider != CPU and not is_cut:
+        of_one, processor, unlike = GPU_OPTIONS, f"{processor}, {device.name}", OTHER_DEVICES if has_tiles else ()
     return RunsOn(
-        processor=prepared.runtime.processor,
+        processor=processor,
         layout_block=prepared.runtime.layout_block if uses_blocks(model) else None,
         least_runtime=newest((loads, SAME_BITS_FROM)),
         loads_from=loads,
@@ -46,7 +59,7 @@ def runs_on_of(
         session=session.words,
         threads=threads,
         target=prepared.conditions.target,
-        unlike=UNLIKE if has_tiles and prepared.layout is not None else (),
+        unlike=unlike,
         runtimes="" if asked is None else "..".join(dict.fromkeys((asked.oldest, newest_of(asked)))),
     )
 

@@ -44,22 +44,23 @@ class Fault(msgspec.Struct, frozen=True):
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """One execution provider of ONNX Runtime.
 
-    `package` is the distribution that contains it, `install` how to get it. `memory` is where its tensors are: `cpu`
-    is the host's, any other name gets the device's number behind it. `is_opaque`: it compiles what it is given, so
-    that neither order nor memory can be enforced inside. `is_measured`: it was run by
-    the authors. `has_index` says whether device names carry a number (`cuda:1`); `kinds` are the values of the option
-    `device_type` that names may carry (`openvino:gpu`). `thread_option` is how a number of threads is passed:
-    SESSION_THREADS to the session, any other name to the provider; empty: not at all. `options` are those it is
-    always given, `known_options` all that it reads where it ignores others without a word (empty: it refuses them).
-    `session_config` are entries that its sessions need. `is_asynchronous`: a run returns before its ops are done, and
-    only fetching a value waits for them. `takes_turns`: threads may not call it at once. `shares_weights`: sessions can
-    share a weight in its memory.
-    `gives_outputs`: what a session makes there may outlive the call; else it is put into buffers of ours. `faults` are
-    told in plain words. `cache` is how it takes buffers in its memory, under its options as they are here. `mixing` is
-    how one session keeps some ops on the host beside it (None: it cannot, or that was not seen). `gates` is the form of
-    gates for it (None: it compiles what they would hold in order). `largest_tensor_bytes` is what a kernel can be given
-    of one tensor on the least device (None: all that there is). `libraries` are file names of its provider library per
-    operating system, `drivers` those of the driver that must be installed first.
+    `package` is the distribution that contains it, `install` how to get it. `memory` is where its tensors are: `cpu` is
+    the host's, any other name gets the device's number behind it. `is_opaque`: it compiles what it is given, so that
+    neither order nor memory can be enforced inside. `is_measured`: it was run by the authors. `has_counters`: the
+    runtime's profile says what its sessions hold. `has_index` says whether device names carry a number (`cuda:1`);
+    `kinds` are the values of the option `device_type` that names may carry (`openvino:gpu`). `thread_option` is how a
+    number of threads is passed: SESSION_THREADS to the session, any other name to the provider; empty: not at all.
+    `options` are those it is always given, `known_options` all that it reads where it ignores others without a word
+    (empty: it refuses them). `session_config` are entries that its sessions need. `is_asynchronous`: a run returns
+    before its ops are done, and only fetching a value waits for them. `takes_turns`: threads may not call it at once.
+    `shares_weights`: sessions can share a weight in its memory. `gives_outputs`: what a session makes there may outlive
+    the call; else it is put into buffers of ours. `faults` are told in plain words. `cache` is how it takes buffers in
+    its memory, under its options as they are here. `mixing` is how one session keeps some ops on the host beside it
+    (None: it cannot, or that was not seen). `gates` is the form of gates for it (None: it compiles what they would hold
+    in order). `counts_in_place`: its Size reads no data, so that nothing is copied to the host for a gate.
+    `largest_tensor_bytes` is what a kernel can be given of one tensor on the least device (None: all that there is).
+    `libraries` are file names of its provider library per operating system, `drivers` those of the driver that must be
+    installed first.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     memory: str = HOST_MEMORY
     is_opaque: bool = False
     is_measured: bool = False
+    has_counters: bool = False
     has_index: bool = False
     kinds: tuple[str, ...] = ()
     thread_option: str = ""
@@ -84,6 +86,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     cache: BufferCache | None = None
     mixing: Mixing | None = None
     gates: GateForm | None = None
+    counts_in_place: bool = False
     largest_tensor_bytes: int | None = None
     plugin: Plugin | None = None
     libraries: tuple[tuple[str, str], ...] = ()
@@ -169,6 +172,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             package="onnxruntime",
             install='pip install "remat_cli[cpu]"',
             is_measured=True,
+            has_counters=True,
             thread_option=SESSION_THREADS,
             gates="size",
         ),
@@ -179,10 +183,13 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
             install='pip uninstall onnxruntime, then pip install "remat_cli[gpu]"',
             needs="an NVIDIA GPU with its driver, CUDA and cuDNN",
             memory="cuda",
+            is_measured=True,
+            has_counters=True,
             has_index=True,
             options=REPEATABLE_CUDA,
             mixing=Mixing(layers_entry="session.layer_assignment_settings"),
             gates="shape",
+            counts_in_place=True,
             libraries=(
                 ("Linux", "libonnxruntime_providers_cuda.so"),
                 ("Windows", "onnxruntime_providers_cuda.dll"),

@@ -97,7 +97,8 @@ class Gating:
             more = format_bytes(peak_bytes - budget_bytes)
             return GatedModel(None, reason=f"with its gates it needs {more} more than the budget")
         # What gates count on the host although it is on the device: a scalar, or none of the elements of a value.
-        counted = (op for op in graph.ops if op.name in rewritten.gate_ops and op.op_type == "Size")
+        is_copied = not PROVIDERS[self.platform.specs[0].provider].counts_in_place
+        counted = (op for op in graph.ops if is_copied and op.name in rewritten.gate_ops and op.op_type == "Size")
         copied_bytes = tuple(graph.tensors[tensor].size_bytes for op in counted for tensor in op.inputs)
         return GatedModel(rewritten, peak_bytes, copied_bytes)
 

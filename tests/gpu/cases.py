@@ -17,6 +17,7 @@ from remat_cli.compiling.prepare import prepare
 from remat_cli.core.schedule.program import Program, SeenMemory
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.devices.provider_table import named_spec
+from remat_cli.runtime.segments._segment_sessions import has_counters
 from remat_cli.runtime.segments.segment_memory import see_memory
 from remat_cli.runtime.segments.segment_run import time_runs
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
@@ -66,6 +67,9 @@ def check_runs(case: Case, path: Path, program: Program) -> None:
 
 def _check_memory(case: Case, path: Path, program: Program, seen: SeenMemory) -> None:
     (memory,) = {program.memory_of[n] for n, spec in enumerate(program.devices) if spec.provider != "cpu"}
+    if has_counters(program.devices[-1]) and not program.sessions[-1].host_ops:  # by the runtime's own counters
+        assert not seen.is_hidden[memory]
+        assert seen.peak_bytes[memory] <= program.planned_peak_bytes[memory]
     held_bytes = steady_bytes(case, program.devices[-1], "plan", path)
     sessions_bytes = seen.fixed_bytes[memory] - program.planned_fixed_bytes[memory]
     assert held_bytes is None or held_bytes <= program.planned_peak_bytes[memory] + sessions_bytes

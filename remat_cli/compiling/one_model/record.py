@@ -1,5 +1,6 @@
 """A plan that is one model as a plan file, and as Python that runs it."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.process.forecast import forecast_of
 from remat_cli.compiling.record import plan_request, recorded, searched_solution
 from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
+from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.session import AskedSession
-from remat_cli.devices.provider_table import PROVIDERS, named_spec
+from remat_cli.devices.provider_table import named_spec
 from remat_cli.runtime.sessions._ort import installed_rules
+from remat_cli.runtime.sessions.providers import device_of
 
 NO_PATTERN = "options.enable_mem_pattern = False"
 PATTERN_OFF = NO_PATTERN + "  # else later runs take one block for all tensors{}\n"
@@ -40,7 +43,8 @@ def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
     written = planned.written
     forecast = forecast_of(written, planned.prepared, request.files)
     baseline, gates = planned.answer.question.baseline, written.rewritten.gate_ops
-    is_known = request.conditions.session.arena or has_glibc()
+    # What a process holds is known of the CPU provider alone: others bring libraries, and memory, of their own.
+    is_known = request.conditions.may_be_alone and (request.conditions.session.arena or has_glibc())
     promise = Promise(
         order=written.order,
         gates=tuple(name for name in written.order if name in gates),
@@ -75,12 +79,18 @@ def _needed_lines(plan: PlanFile) -> Iterator[str]:
     """Python that sets what no session of the file may leave out."""
     if count := plan.promise.exact_session.intra_op_num_threads:
         yield f"options.intra_op_num_threads = {count}"
+    if named_spec(plan.device).provider != CPU:
+        yield "options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC"
+        yield "options.use_deterministic_compute = True"
     for path in plan.request.custom_ops:
         yield f'options.register_custom_ops_library("{path}")'
 
 
 def _provider(plan: PlanFile) -> str:
-    return PROVIDERS[named_spec(plan.device).provider].runtime_name
+    """The provider as Python says it, with the options under which the plan was verified."""
+    device = device_of(named_spec(plan.device))
+    name = json.dumps(device.provider.runtime_name)
+    return f"({name}, {json.dumps(device.provider_options)})" if device.provider_options else name
 
 
 def _has_block(plan: PlanFile) -> bool:
@@ -94,8 +104,8 @@ def session_line(plan: PlanFile, output: Path) -> str:
     more = list(_option_lines(session)) if not session.is_default else [NO_PATTERN] if _has_block(plan) else []
     lines, name = [*_needed_lines(plan), *more], output.as_posix()
     if not lines:
-        return f'session = onnxruntime.InferenceSession("{name}", providers=["{_provider(plan)}"])'
-    opened = f'session = onnxruntime.InferenceSession("{name}", options, providers=["{_provider(plan)}"])'
+        return f'session = onnxruntime.InferenceSession("{name}", providers=[{_provider(plan)}])'
+    opened = f'session = onnxruntime.InferenceSession("{name}", options, providers=[{_provider(plan)}])'
     options = "; ".join(line.replace(" ort.", " onnxruntime.") for line in lines)
     return f"options = onnxruntime.SessionOptions(); {options}; {opened}"
 
@@ -113,12 +123,12 @@ def model_snippet(plan: PlanFile, output: Path) -> str:
         options = "".join(f"{line}\n" for line in (made_for, *_option_lines(session)))
     elif _has_block(plan):
         block = f": {format_bytes(runs.block_bytes)}" if runs is not None and runs.block_bytes else ""
-        options = PATTERN_OFF.format(block) + options
+        options = PATTERN_OFF.format(block) + (options if named_spec(plan.device).provider == CPU else "")
     return (
         "import onnxruntime as ort\n\n"
         "options = ort.SessionOptions()\n"
         f"{needed}"
         f"{options}"
-        f'session = ort.InferenceSession("{output.as_posix()}", options, providers=["{_provider(plan)}"])\n'
+        f'session = ort.InferenceSession("{output.as_posix()}", options, providers=[{_provider(plan)}])\n'
         "outputs = session.run(None, inputs)  # inputs: a dict of numpy arrays by name\n"
     )

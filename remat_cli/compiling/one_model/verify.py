@@ -20,6 +20,7 @@ from remat_cli.compiling.record import whole_profile
 from remat_cli.compiling.search.family_sizes import rising_and_falling, sizes_to_check
 from remat_cli.compiling.verify import begun
 from remat_cli.core.files.plan_file import PlanFile
+from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.family import FamilySeen, told
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.resident import ProcessMemory, ProcessSeen
@@ -136,13 +137,21 @@ def _request_of(plan: PlanFile, whole: Prepared, rewritten: Path) -> VerifyReque
         intra_op_threads=profile.provenance.intra_op_threads,
         run_seconds=whole.conditions.run_seconds,
         device=plan.device,
+        level=whole.conditions.opens_as,
         custom_ops=plan.request.custom_ops,
         original_cap_bytes=whole.facts.smallest_cap_bytes,
         may_reassociate=plan.request.allow_reassociation and plan.splitting is not None,
         has_block=promise.runs is None or promise.runs.ballast_bytes is None,
         original=whole.original.path if whole.conditions.may_be_alone and not plan.request.portable else None,
-        compared_with=whole.original.name,
+        compared_with=_compared_with(plan, whole),
     )
+
+
+def _compared_with(plan: PlanFile, whole: Prepared) -> str:
+    """What outputs are compared with: the user's file, on another device what the runtime's optimiser made of it."""
+    if whole.conditions.device.provider == CPU:
+        return whole.original.name
+    return f"{whole.source.path.name} as the runtime's optimiser leaves it (ORT_ENABLE_BASIC), on {plan.device}"
 
 
 def _workspace(profile: Profile) -> dict[str, int]:

@@ -16,6 +16,7 @@ from remat_cli.compiling.one_model.record import model_snippet, record_model, se
 from remat_cli.compiling.one_model.report import model_report
 from remat_cli.compiling.one_model.settle import ModelSettled, ModelSettling
 from remat_cli.compiling.one_model.verify import ModelRun, verify_model
+from remat_cli.compiling.placed.profile_apart import profile_apart
 from remat_cli.compiling.planned import OneModel, PlannedModel, PlannedRun, PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
@@ -25,15 +26,25 @@ from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program
 from remat_cli.core.schedule.splits import large_tensor_lines
-from remat_cli.core.values.conditions import Conditions
+from remat_cli.core.values.conditions import CPU, Conditions
 from remat_cli.core.values.curve import TradeOff
-from remat_cli.core.values.profile import DeviceSpec
+from remat_cli.core.values.profile import DeviceSpec, Profile
 from remat_cli.core.values.promises import Asked
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.core.values.verification import Checks, OneModelSeen
 from remat_cli.devices.provider_table import named_spec
 from remat_cli.report.compile import CompileReport, OneModelReport, OneModelVerifyReport, VerifyReport
 from remat_cli.report.inspection import InspectReport, inspect_plan
+
+
+def with_times_of(profile: Profile, apart: Profile) -> Profile:
+    """A profile with the times of another one, as far as that has any.
+
+    Inside a model the runtime notes how long it took to start a kernel on a GPU, and not how long that ran.
+    """
+    times = {cost.name: cost.time_ns for cost in apart.ops}
+    ops = tuple(msgspec.structs.replace(cost, time_ns=times.get(cost.name, cost.time_ns)) for cost in profile.ops)
+    return msgspec.structs.replace(profile, ops=ops)
 
 
 class OneModelWay(Way[OneModel, OneModelSeen]):
@@ -47,10 +58,13 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
         return PlanSubject(prepared, self.profile(prepared, request.conditions, progress))
 
     def profile(self, prepared: Prepared, conditions: Conditions, progress: Progress) -> Platform:
-        """Costs as they are seen inside the model."""
+        """Costs as they are seen inside the model; on another device than the CPU those of each op by itself."""
         specs = conditions.devices
         if prepared.runnable is None:
-            return Platform(prepared.graph, specs, (profile_inside(prepared, conditions, specs[0], progress),))
+            profile = profile_inside(prepared, conditions, specs[0], progress)
+            if specs[0].provider != CPU:
+                profile = with_times_of(profile, profile_apart(prepared, conditions, specs[0], progress))
+            return Platform(prepared.graph, specs, (profile,))
         profile = extrapolated_profile(prepared, prepared.runnable, specs[0], progress)
         return Platform(prepared.graph, specs, (profile,))
 

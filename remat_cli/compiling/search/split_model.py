@@ -20,6 +20,7 @@ from remat_cli.compiling.prepare import (
     default_settings,
     exact_settings,
     observe,
+    settings_elsewhere,
 )
 from remat_cli.compiling.profile import profile_beside
 from remat_cli.compiling.write import save_in_order
@@ -37,7 +38,7 @@ from remat_cli.runtime.measure.profilers import LONG_RUN_NS
 from remat_cli.runtime.measure.turns import time_in_turn
 from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.packing import lean_form
-from remat_cli.runtime.sessions.session import open_session, outputs_of
+from remat_cli.runtime.sessions.session import SessionSettings, open_session, outputs_of
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.loops.loops import SEQUENCES_SINCE
 from remat_cli.splitting.tiles.build import (
@@ -168,16 +169,26 @@ def with_sequences(whole: Prepared, conditions: Conditions, work: Path) -> Any |
 def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
     """Whether the runtime takes a model under a newer opset, with the same outputs: it lacks kernels for some ops."""
     try:
+        elsewhere = settings_elsewhere(conditions)
+        if elsewhere is not None:
+            return have_same_bits(*_outputs_of_both(whole, raised, elsewhere))
         seen = outputs_of(raised, (whole.feeds,), compared_settings(conditions))[0]
         return whole.gives(seen)
     except RuntimeFailure:
         return False
 
 
+def _outputs_of_both(whole: Prepared, other: Path, settings: SessionSettings) -> tuple[Any, Any]:
+    """What the whole model and another one give for its feeds, in sessions of one kind."""
+    paths = (whole.reference_path, other)
+    ours, theirs = (outputs_of(path, (whole.feeds,), settings)[0] for path in paths)
+    return ours, theirs
+
+
 def _is_taken(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
     """Whether the runtime opens a model under a newer opset: it lacks kernels for some ops."""
     try:
-        open_session(raised, compared_settings(conditions))
+        open_session(raised, settings_elsewhere(conditions) or compared_settings(conditions))
     except RuntimeFailure:
         return False
     return True
@@ -186,7 +197,8 @@ def _is_taken(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
 def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, work: Path) -> int | None:
     """The first op whose tiles have other bits than the whole op; None where no single op is to blame.
 
-    Where bits may differ, an op whose tiles are not even close is to blame before all others.
+    On the device that is to run them: one takes other kernels for smaller tensors than another. Where bits may differ,
+    an op whose tiles are not even close is to blame before all others.
     """
     known = {value.name for node in whole.reference.graph for value in node.outputs}
     view = tiles.view
@@ -195,8 +207,9 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     split_names = {piece.name: piece.tensor for _, piece in pieces}
     save_work(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
     save_work(with_outputs(tiles.model, view, split_names), work / "split_exposed.onnx")
-    ours = observe(work / "whole_exposed.onnx", whole.feeds, conditions).outputs
-    theirs = observe(work / "split_exposed.onnx", whole.feeds, conditions).outputs
+    settings = settings_elsewhere(conditions) or exact_settings(conditions)
+    exposed = (work / "whole_exposed.onnx", work / "split_exposed.onnx")
+    ours, theirs = (outputs_of(path, (whole.feeds,), settings)[0] for path in exposed)
     tests = (are_close, are_same_bits) if tiles.may_reassociate else (are_same_bits,)
     culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
     return next((culprit for culprit in culprits if culprit is not None), None)
@@ -261,8 +274,12 @@ def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassoci
         if not (may_reassociate or have_same_bits(plain, seen.outputs)):
             return None
         found = outputs_of(split, (whole.feeds,), compared_settings(conditions))[0]
-    if whole.gives(found):
+    elsewhere = settings_elsewhere(conditions)
+    wanted = None  # of the whole model; on the CPU what is kept of it may do
+    if elsewhere is not None:
+        wanted, found = _outputs_of_both(whole, split, elsewhere)
+    if whole.gives(found) if wanted is None else have_same_bits(wanted, found):
         return facts
-    if may_reassociate and likeness(whole.outputs, found).are_close:
+    if may_reassociate and likeness(whole.outputs if wanted is None else wanted, found).are_close:
         return msgspec.structs.replace(facts, has_same_bits=False)
     return None

@@ -15,9 +15,17 @@ MADE_FOR: Final = "made_for_"
 """With what the name of every guard begins."""
 DEFAULT_OPTIONS: Final = ("any graph optimisation level", "any number of threads", "CPU memory arena on")
 """Session options under which a file keeps what was promised of it."""
+GPU_OPTIONS: Final = (
+    "graph optimisation level ORT_ENABLE_BASIC",
+    "use_deterministic_compute",
+    "the provider's options of the plan",
+)
+"""The same of a file for another device than the CPU, on which sessions fuse other ops."""
 EXACT_OPTIONS: Final = ("the exact options of the plan",)
 """The same of a portable file, which any other session optimises again."""
 
+OTHER_DEVICES: Final = ("other devices",)
+"""Where tiles were compared on the one that they are for: another one may take other kernels for them."""
 UNLIKE: Final = ("ARM with SME",)
 """Where convolutions that pad all sides alike have kernels of their own, which tiles at an edge have not."""
 OWN_OPTIONS: Final = ("sessions that remat opens",)

@@ -35,6 +35,7 @@ from remat_cli.runtime.sessions.guard import guarded
 from remat_cli.runtime.sessions.heap import return_free_memory
 from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import (
+    Level,
     SessionSettings,
     counted_baseline_bytes,
     default_order_options,
@@ -94,8 +95,9 @@ class ProfileRequest(msgspec.Struct, frozen=True):
 
     @property
     def default_settings(self) -> SessionSettings:
-        """Sessions as users open them."""
-        return msgspec.structs.replace(self.settings, exact=False)
+        """Sessions as users open them: those of a model that is to have no fused ops fuse none."""
+        level: Level = "basic" if self.optimization == "basic" else "all"
+        return msgspec.structs.replace(self.settings, exact=False, level=level)
 
 
 class WholeTime(msgspec.Struct, frozen=True):

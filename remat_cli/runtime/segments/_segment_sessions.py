@@ -179,7 +179,7 @@ def misplaced_op(opened: Opened, program: Program) -> str | None:
 
 def has_counters(spec: DeviceSpec) -> bool:
     """Whether the runtime's profile says what a device holds in memory."""
-    return spec.provider == "cpu"
+    return PROVIDERS[spec.provider].has_counters
 
 
 def outside_bytes(program: Program, memory: int) -> int:

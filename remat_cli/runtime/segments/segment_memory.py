@@ -11,7 +11,7 @@ from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import WORK_FOLDER
 from remat_cli.core.schedule.program import LoadAction, Program, RunRecord, SeenMemory, SessionAction
 from remat_cli.devices.provider_table import PROVIDERS, cache_of
-from remat_cli.runtime.observe._events import ProfiledRun, read_runs
+from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, read_runs
 from remat_cli.runtime.segments._segment_sessions import Opening, has_counters
 from remat_cli.runtime.segments.segment_run import PlanRunner, ProgramJob, open_runner
 from remat_cli.runtime.sessions._ort import (
@@ -49,7 +49,7 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
             files = runner.end_profiling()
         runs = {n: read_runs(Path(f))[0] for n, f in enumerate(files) if f and Path(f).exists()}
     profiles = {n: run for n, run in runs.items() if has_counters(program.devices[program.sessions[n].device])}
-    shared = {}  # what ran on the host in sessions that a device shares: the runtime's counters are those of the host
+    shared = {}  # what ran on the host in sessions that a device shares
     for number, run in runs.items():
         action = program.sessions[number]
         # Where an op is not where it was planned, the order is not what is wrong.
@@ -57,8 +57,7 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
         if misplaced is None and ran != action.segment.ops:
             raise RuntimeFailure(f"segment {action.segment.file} did not run in the plan's order: report this")
         if action.host_ops:
-            counted = tuple(event for event in run.events if event.has_counters)
-            shared[number] = msgspec.structs.replace(run, events=counted)
+            shared[number] = msgspec.structs.replace(run, events=_on_host(program, action, run))
     caches = (cache_of(spec) for spec, m in zip(program.devices, program.memory_of, strict=True) if m == program.host)
     cache = next(caches, None)  # of the memory that the caller's inputs are counted in
     fed = sum(array.nbytes if cache is None else cache.rounded(array.nbytes) for array in feeds.values())
@@ -76,6 +75,15 @@ def see_memory_here(job: ProgramJob, advance: Advance) -> SeenMemory:
         is_hidden=tuple(memory in hidden for memory in range(len(program.memories))),
         misplaced_op=misplaced,
     )
+
+
+def _on_host(program: Program, action: SessionAction, run: ProfiledRun) -> tuple[ProfileEvent, ...]:
+    """The events whose counters are those of the host, in a session that a device shares.
+
+    Where the provider has counters too, an event has those of the memory that its op works in.
+    """
+    mine = set(action.host_ops) if has_counters(program.devices[action.device]) else None
+    return tuple(event for event in run.events if event.has_counters and (mine is None or event.name in mine))
 
 
 def _packed(

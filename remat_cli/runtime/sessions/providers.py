@@ -9,7 +9,7 @@ import ctypes
 import functools
 import io
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from remat_cli.core.values.profile import HOST_MEMORY, DeviceSpec
 from remat_cli.devices.provider_table import PROVIDERS, SESSION_THREADS, Provider, named_spec
 from remat_cli.runtime.sessions._ort import (
     EXTENDED_NAMES,
+    SILENT,
     Advance,
     Array,
     host_value,
@@ -30,7 +31,13 @@ from remat_cli.runtime.sessions._ort import (
     runtime_dtype,
     runtime_errors,
 )
-from remat_cli.runtime.sessions._plugins import is_builtin, plugin_devices, require_module, require_plugin
+from remat_cli.runtime.sessions._plugins import (
+    USUAL_SEVERITY,
+    is_builtin,
+    plugin_devices,
+    require_module,
+    require_plugin,
+)
 from remat_cli.runtime.sessions.error_text import one_line
 
 __all__ = [
@@ -46,6 +53,7 @@ __all__ = [
     "parse_device",
     "require",
     "require_device",
+    "without_warnings",
 ]
 
 
@@ -240,6 +248,20 @@ def configure(
     chosen = {key: value for key, value in device.provider_options.items() if key not in ("device_type", "device_id")}
     options.add_provider_for_devices([_plugin_device(ort, device)], chosen | more)
     return None
+
+
+@contextlib.contextmanager
+def without_warnings(device: UsableDevice) -> Iterator[None]:
+    """Let the runtime not warn, of every session on a built-in provider, that this one is no plug-in (seen on CUDA)."""
+    ort = import_ort()
+    if device.provider.name == "cpu" or not is_builtin(ort, device.provider):
+        yield
+        return
+    ort.set_default_logger_severity(SILENT)
+    try:
+        yield
+    finally:
+        ort.set_default_logger_severity(USUAL_SEVERITY)
 
 
 def check_session(session: Any, device: UsableDevice) -> None:

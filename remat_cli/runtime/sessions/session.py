@@ -37,6 +37,7 @@ from remat_cli.runtime.sessions.providers import (
     device_of,
     parse_device,
     require_device,
+    without_warnings,
 )
 
 Level = Literal["all", "extended", "basic", "disabled"]
@@ -184,7 +185,7 @@ def open_session(
     device = session_device(settings)
     require_device(device)
     options = session_options(settings) if options is None else options
-    with runtime_errors(Doing("ONNX Runtime refuses ", path.name)):
+    with runtime_errors(Doing("ONNX Runtime refuses ", path.name)), without_warnings(device):
         providers = configure(options, device, settings.is_alone, on_host)
         session = import_ort().InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     check_session(session, device)

@@ -9,7 +9,7 @@ from remat_cli.ort_rules.forecast import SessionForecast
 from remat_cli.runtime.measure.turns import RunFigures
 from remat_cli.runtime.sessions._ort import LONGEST_RUN_SECONDS, Array, PackedArray, pack_all
 from remat_cli.runtime.sessions.feeds import Feeds
-from remat_cli.runtime.sessions.session import SessionSettings
+from remat_cli.runtime.sessions.session import Level, SessionSettings
 
 MOST_RUNS = 13
 
@@ -47,22 +47,22 @@ class VerifyRequest:
 
     `reference` is the optimised original, whose memory is measured, `rewritten` what the plan made of it. `original` is
     the user's file, whose outputs and time count in default sessions, and which `compared_with` names (None:
-    `reference` stands for it). `expected_order` are the names of its
-    ops in plan order, without the `gate_ops`. Bytes: `predicted_live_peak_bytes` are activations alone; `fixed_bytes`
-    is the fixed part (weights as kept, and inputs) predicted for the rewritten model, gate constants included, and
-    `reference_fixed_bytes` that of the original. `outside_bytes` is what of `fixed_bytes` lies outside the session's
-    arena: weights that are not packed, and inputs; what was packed beforehand too, of which `largest_copy_bytes` must
-    find a place in it while the model is loaded. `workspace` is by op name, of both models, `budget_bytes` a total.
-    `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again when a
-    default session loads it, so only exact sessions are held to the promise; where it `is_left` to sessions to bring
-    into a layout, outputs and memory of a default one are promised too,
-    memory not where it `is_elsewhere`, for processors of another kind. `original_cap_bytes` is the smallest cap
-    of `reference` with default options where an earlier verification found it; it is then not searched again. With
-    `may_reassociate` outputs need not be identical, only close. `mode` says how much is run. With `forecast`, what
-    is predicted of the rewritten model's every op, it is said where the runs left it. `has_block`: later runs take a
-    block for all tensors, which the steady form keeps them from. A process that shows no progress for `run_seconds` is
-    ended. Sessions on `reference` alone whose figures are `known_alone` are not opened again. With `sizes` both models
-    run at all of them in a session each, the largest once more under exact options.
+    `reference` stands for it). `expected_order` are the names of its ops in plan order, without the `gate_ops`. Bytes:
+    `predicted_live_peak_bytes` are activations alone; `fixed_bytes` is the fixed part (weights as kept, and inputs)
+    predicted for the rewritten model, gate constants included, and `reference_fixed_bytes` that of the original.
+    `outside_bytes` is what of `fixed_bytes` lies outside the session's arena: weights that are not packed, and inputs;
+    what was packed beforehand too, of which `largest_copy_bytes` must find a place in it while the model is loaded.
+    `workspace` is by op name, of both models, `budget_bytes` a total. `level` is up to which sessions by default
+    optimise. `more_feeds` are further inputs on which the outputs are compared. A `portable` model is optimised again
+    when a default session loads it, so only exact sessions are held to the promise; where it `is_left` to sessions to
+    bring into a layout, outputs and memory of a default one are promised too, memory not where it `is_elsewhere`, for
+    processors of another kind. `original_cap_bytes` is the smallest cap of `reference` with default options where an
+    earlier verification found it; it is then not searched again. With `may_reassociate` outputs need not be identical,
+    only close. `mode` says how much is run. With `forecast`, what is predicted of the rewritten model's every op, it is
+    said where the runs left it. `has_block`: later runs take a block for all tensors, which the steady form keeps them
+    from. A process that shows no progress for `run_seconds` is ended. Sessions on `reference` alone whose figures are
+    `known_alone` are not opened again. With `sizes` both models run at all of them in a session each, the largest once
+    more under exact options.
     """
 
     reference: Path
@@ -85,6 +85,7 @@ class VerifyRequest:
     is_elsewhere: bool = False
     intra_op_threads: int = 0
     device: str = "cpu"
+    level: Level = "all"
     mode: VerifyMode = "on"
     custom_ops: tuple[str, ...] = ()
     original_cap_bytes: int | None = None
@@ -104,6 +105,7 @@ class VerifyRequest:
             exact=exact,
             intra_op_threads=self.intra_op_threads,
             device=self.device,
+            level=self.level,
             custom_ops=self.custom_ops,
             run_seconds=self.run_seconds,
         )
