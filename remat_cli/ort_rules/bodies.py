@@ -166,6 +166,9 @@ class _Body:
         excess_bytes = self.in_use_bytes - in_use_bytes
         if excess_bytes < 0:
             self._take(-excess_bytes)
+        self.in_use_bytes = in_use_bytes
+        if excess_bytes <= 0:
+            return
         # What dies with a kernel goes before what a round leaves to the next; small mistakes stay with what is small.
         largest_first = sorted((each for each in self.held if not each.is_part), key=lambda buffer: -buffer.bytes)
         largest_first.sort(key=lambda buffer: not self._is_read(buffer))
@@ -176,13 +179,15 @@ class _Body:
             if buffer.values
             and all(value in self.dead or self.place.get(value) is not buffer for value in buffer.values)
         ]
-        exact = [buffer for buffer in largest_first if buffer.bytes == excess_bytes - sum(each.bytes for each in dead)]
+        rest_bytes = excess_bytes - sum(buffer.bytes for buffer in dead)
+        exact = [buffer for buffer in largest_first if buffer.bytes == rest_bytes]
         for buffer in dict.fromkeys((*dead, *exact, *largest_first)):
-            if buffer.bytes <= excess_bytes + SLACK_BYTES and excess_bytes > 0:
+            if excess_bytes <= 0:
+                break
+            if buffer.bytes <= excess_bytes + SLACK_BYTES:
                 excess_bytes -= buffer.bytes
                 self.held.remove(buffer)
                 self.events.append((buffer, False))
-        self.in_use_bytes = in_use_bytes
 
     def _is_read(self, buffer: _Buffer) -> bool:
         """Whether all that reads it has run."""

@@ -174,6 +174,31 @@ def test_a_recurrence_in_a_body_takes_no_more_than_was_said(flag: bool, tmp_path
     assert (seen.measured_workspace_bytes or 1) <= seen.predicted_workspace_bytes + UNIT_BYTES
 
 
+def test_tiles_are_sought_beside_a_body_that_makes_one_number(tmp_path: Path) -> None:
+    """Its result has no items to cut; what it takes inside stays whole."""
+    nodes, weights = convolutions("a", "x", "a_y", 2)
+    body = helper.make_graph(
+        [
+            *nodes,
+            helper.make_node("ReduceMean", ["a_y"], ["mean"], "mean", keepdims=0),
+            helper.make_node("Add", ["sum", "mean"], ["next"], "next"),
+            helper.make_node("Identity", ["go"], ["goes_on"], "goes_on"),
+        ],
+        "body",
+        [helper.make_tensor_value_info(*port) for port in (("i", INT64, []), ("go", BOOL, []), ("sum", FLOAT, []))],
+        [helper.make_tensor_value_info(*port) for port in (("goes_on", BOOL, []), ("next", FLOAT, []))],
+        weights,
+    )
+    counted = helper.make_node("Loop", ["rounds", "", "none"], ["total"], "loop", body=body)
+    after = [
+        helper.make_node(*each) for each in (("Neg", ["x"], ["n"]), ("Exp", ["n"], ["e"]), ("Add", ["e", "n"], ["s"]))
+    ]
+    none = helper.make_node("Constant", [], ["none"], value_float=0.0)
+    path = model_file(tmp_path, [none, counted, *after, helper.make_node("Mul", ["s", "total"], ["y"])])
+    found = remat_cli.compile(path, budget="60%", verify=False, output=tmp_path / "out.onnx", time_limit="5s")
+    assert found.exit_code in (0, 3, 4)
+
+
 def test_what_one_branch_takes_is_not_believed_of_the_other(tmp_path: Path) -> None:
     """Costs are kept between compiles; those of ops that run a body hang on values."""
     path = model_file(tmp_path, branches())

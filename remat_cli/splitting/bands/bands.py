@@ -231,7 +231,8 @@ class _Labels:
 
     def _takes_for_one_item(self, op: int) -> bool:
         """Whether an op takes as much for itself, and that is much, for one item of the batch as for all."""
-        is_large = op in self.rules.workspaces and self.view.ops[op].output_shape[ITEMS] > 1
+        shape = self.view.ops[op].output_shape
+        is_large = op in self.rules.workspaces and len(shape) > ITEMS and shape[ITEMS] > 1
         return is_large and self.view.rules[op].takes_for_one_item
 
     def _cost_behind(self, op: int, axis: int) -> float:
