@@ -7,6 +7,8 @@ across cuts of an order (`test_timeline.py` there), paged steps (`tests/solvers/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +27,7 @@ from remat_cli.solvers.chains.candidates import _Steps
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
+from remat_cli.splitting.loops.tile_bytes import ops_in_order
 from remat_cli.splitting.tiles.view import ModelView
 from tests.helpers import NOWHERE, free_problem
 from tests.pipelines.plan.test_line import chains
@@ -114,7 +117,7 @@ def test_a_loop_whose_one_tile_is_everything_holds_what_its_ops_hold(seed):
     profile = Profile("cpu", "", NOWHERE, tuple(OpCost(op.name, 0) for op in view.graph.ops), 0, 0)
     estimate = LoopEstimate(SizedView(view, {}), [region], [Tiling(ROWS)], profile)
     exits = sum(tensor.size_bytes for tensor in view.graph.tensors if tensor.kept)
-    body = simulate(*_as_body(view)).peak
+    body = simulate(*_as_body(view, ops_in_order(estimate.sized, region))).peak
     assert estimate.body_bytes(0) == body
     # a loop that joins tile by tile holds its results three times while it ends
     assert estimate.peak_bytes == exits + max(2 * exits, body)
@@ -132,8 +135,8 @@ def _pointwise(seed: int):
     return sketch.sample(sketch.unread())
 
 
-def _as_body(view: ModelView) -> tuple[Problem, Schedule]:
-    """The ops as a problem: each input is made right before it is read first, each output is read at the very end."""
+def _as_body(view: ModelView, order: Sequence[int]) -> tuple[Problem, Schedule]:
+    """The ops in an order as a problem: an input is made right before it is read first, outputs are read at the end."""
     number: dict[str, int] = {}
     tensors: list[TensorSpec] = []
     ops: list[OpSpec] = []
@@ -146,7 +149,7 @@ def _as_body(view: ModelView) -> tuple[Problem, Schedule]:
         inputs = tuple(number[name] for name in reads)
         ops.append(OpSpec(inputs, outputs, (0,), (0,), in_place=pairs))
 
-    for op in range(len(view.graph.ops)):
+    for op in order:
         reads = list(dict.fromkeys(name for name in view.reads[op] if name in view.tensors))
         for name in reads:
             if name not in number:

@@ -80,7 +80,7 @@ def test_every_record_knows_its_provider():
         assert provider.name == name
         assert provider.runtime_name in known
         assert provider.install
-        assert provider.is_measured == (name in {"cpu", "openvino", "webgpu"})
+        assert provider.is_measured == (name in {"cpu", "cuda", "openvino", "webgpu"})
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remat_cli.base.clock import SearchOver
 from remat_cli.core.values.profile import Profile
 from remat_cli.splitting.loops.least_held import least_held
 from remat_cli.splitting.loops.loop_bits import Tiling
@@ -13,10 +14,14 @@ WHOLE = Tiling(2**62)  # one tile of all rows
 
 
 def ops_in_order(sized: SizedView, region: LoopRegion) -> tuple[int, ...]:
-    """The ops of a loop without windows in the order of its body."""
+    """The ops of a loop without windows in the order of its body; as they are where no time is left to order them."""
     ops = frozenset(region.ops)
     if ops not in sized.known_orders:
-        sized.known_orders[ops] = least_held(sized, sorted(ops), lambda order: tile_bytes(sized, region, WHOLE, order))
+        try:
+            found = least_held(sized, sorted(ops), lambda order: tile_bytes(sized, region, WHOLE, order))
+        except SearchOver:
+            return tuple(sorted(ops))
+        sized.known_orders[ops] = found
     return sized.known_orders[ops]
 
 
