@@ -164,7 +164,9 @@ def test_outputs_of_watched_runs_are_kept_and_what_is_held_is_the_same(tmp_path)
     job = ResidentJob(wide_model(tmp_path / "wide.onnx"), ONE, ONE_THREAD, runs=2, others=(two,))
     figures, outputs = run_fresh(resident.measure_and_keep, job)
     assert [outputs[number]["y"][0, 0] for number in range(2)] == [1, 2]
-    plain = run_fresh(measure_resident, job)
-    for one, other in zip(figures.run_peak_bytes, plain.run_peak_bytes, strict=True):
-        assert abs(one.total_bytes - other.total_bytes) < MIB
+    kept = (figures, *(run_fresh(resident.measure_and_keep, job)[0] for _ in range(2)))
+    plain = [run_fresh(measure_resident, job) for _ in range(3)]
+    for number in range(2):  # the least of three processes each: beside other programs one may hold more
+        one, other = (min(each.run_peak_bytes[number].total_bytes for each in seen) for seen in (kept, plain))
+        assert abs(one - other) < MIB
     assert figures.run_peak_bytes[1].total_bytes > figures.run_peak_bytes[0].total_bytes + WIDE_BYTES / 2
