@@ -141,6 +141,8 @@ def _many_heads(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRule
     Or, where that is more, values once more, while a bias is added.
     """
     fed = [graph.tensors[each] for each in op.inputs]
+    if not _are_attended(fed[:2]):
+        return
     lengths = [each.shape[1] if len(each.shape) == STATE_AXES else 1 for each in fed[:3]]
     turned = [each.size_bytes for each, length in zip(fed, lengths, strict=False) if length > 1]
     made = graph.tensors[op.outputs[0]]
@@ -169,6 +171,8 @@ def _grouped_heads(graph: Graph, op: Op, workspace_bytes: int, _rules: Workspace
 def _scores_and_mask(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRules) -> Iterator[Blocks]:
     """Scores of all items and heads, and a mask for one, where with it there are as many as heads can be."""
     fed = [graph.tensors[each] for each in op.inputs]
+    if not _are_attended(fed[:2]):
+        return
     mask_bytes = fed[0].shape[-2] * fed[min(1, len(fed) - 1)].shape[-2] * FLOAT_BYTES
     of_items_bytes = mask_bytes * fed[0].shape[0]
     # Of three axes the last has all heads; of four the second says how many.
@@ -203,6 +207,11 @@ def _convolution(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRul
         yield (*turned, addresses_bytes)
         yield (sums_bytes, *turned, addresses_bytes)
     yield (sums_bytes, *turned, filter_bytes // channels * places)
+
+
+def _are_attended(fed: Sequence[Tensor]) -> bool:
+    """Whether these can be queries and keys: where keys are weights, a mask takes their place among what is fed."""
+    return bool(fed) and all(len(each.shape) in {STATE_AXES, RESULT_AXES} for each in fed)
 
 
 def _shape_of(tensor: Tensor, axes: int) -> Sequence[int]:

@@ -1,5 +1,7 @@
 """Requests that follow from a plan: results, then workspace, then what died."""
 
+import pytest
+
 from remat_cli.core.schedule.graph import Graph, Op, Tensor
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
@@ -7,6 +9,7 @@ from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.ort_rules.records import RULES_1_32 as RULES
 from remat_cli.ort_rules.requests import Request, outputs_of, run_requests
 from remat_cli.ort_rules.reuse import KeptBuffers, kept_buffers
+from remat_cli.ort_rules.workspaces import workspace_parts
 
 PROVENANCE = Provenance("", "", "", "", "", 0, "", 0, 0)
 
@@ -95,3 +98,11 @@ def test_results_that_the_body_does_not_make_are_there_before_it():
     graph, plan = judged(((0,), 5, 16), kept=(1,))
     found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, {graph.ops[0].name: (9, -1)})
     assert [(each.bytes, each.takes) for each in found] == [(5, True), (9, True), (9, False)]
+
+
+@pytest.mark.parametrize(("domain", "op_type"), [("com.microsoft", "MultiHeadAttention"), ("", "Attention")])
+def test_a_mask_is_not_taken_for_keys_that_are_weights(domain, op_type):
+    shapes = {"q": (2, 128, 256), "mask": (2,), "y": (2, 128, 256)}
+    tensors = tuple(Tensor(name, "float", shape, 4, at - 2) for at, (name, shape) in enumerate(shapes.items()))
+    op = Op("o", op_type, (0, 1), (2,), domain=domain)
+    assert workspace_parts(Graph((op,), tensors, ()), op, 5000, RULES.workspaces) == (5000,)
