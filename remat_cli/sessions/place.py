@@ -144,21 +144,27 @@ class _Placing:
             built = build(first)
             if not any(excess_bytes(question.problem, built[1].needed_bytes)):
                 return built
-            # As it is cut it does not fit; a plan of ops that write over nothing may.
-            problem = first.question.problem
-            ops = tuple(msgspec.structs.replace(op, in_place=()) for op in problem.ops)
-            given = problem.ops[: input_ops(self.platform.graph, problem)]
-            held_bytes = [0] * len(problem.memories)
-            for op in given:
-                devices = (problem.devices[d] for d, time_ns in enumerate(op.time_ns) if time_ns is not None)
-                for memory in {device.memory for device in devices}:
-                    held_bytes[memory] += sum(problem.tensors[tensor].size_bytes for tensor in op.outputs)
-            parted = replace(first.question, problem=msgspec.structs.replace(problem, ops=ops)).with_slack(held_bytes)
-            other = answer(parted, self.search.within(max(LEAST_SECONDS, self.search.clock.left / 2)), self.progress)
-            apart = None if other.plan is None else _judged(first, self.platform, other.plan.schedule)
-            if apart is not None:
+            if (apart := self._without_reuse(first)) is not None:
                 return apart
         return fit(first, build, search, self.progress)
+
+    def _without_reuse(self, first: BudgetAnswer) -> tuple[BudgetAnswer, Cut] | None:
+        """A plan of ops that write over nothing, where another one does not fit as it is cut; None: nor does this.
+
+        A session cannot write over what another one, or a copy, made, and the caller holds what it gave all through:
+        only these its schedule does not show. The plan is judged as any other.
+        """
+        question, problem = first.question, first.question.problem
+        ops = tuple(msgspec.structs.replace(op, in_place=()) for op in problem.ops)
+        given = problem.ops[: input_ops(self.platform.graph, problem)]
+        held_bytes = [0] * len(problem.memories)
+        for op in given:
+            for memory in {problem.devices[d].memory for d, time_ns in enumerate(op.time_ns) if time_ns is not None}:
+                held_bytes[memory] += sum(problem.tensors[tensor].size_bytes for tensor in op.outputs)
+        apart = replace(question, problem=msgspec.structs.replace(problem, ops=ops)).with_slack(held_bytes)
+        search = self.search.within(max(LEAST_SECONDS, self.search.clock.left / 2))
+        found = answer(apart, search, self.progress)
+        return None if found.plan is None else _judged(first, self.platform, found.plan.schedule)
 
 
 def _judged_on(planned: Sessions, schedule: Schedule) -> Sessions | None:

@@ -241,6 +241,16 @@ def grouped(rotary: bool, packed: bool) -> onnx.ModelProto:
     return of_nodes(nodes, {**shapes, **before}, made, (total, lengths, *tables))
 
 
+SELF_ATTENTION = partial(
+    behind_negation,
+    "Attention",
+    {"x": [2, 128, 256]},
+    ["w", "b"],
+    weight("w", 256, 768),
+    weight("b", 768),
+    domain=MS,
+    num_heads=4,
+)
 ATTENDED = {"q": [2, 128, 256], "k": [2, 96, 256], "v": [2, 96, 256]}
 KERNELS = {
     "Where": selecting,
@@ -250,27 +260,8 @@ KERNELS = {
     **{f"GRU {way}": partial(recurrent, "GRU", 3, way) for way in ("reverse", "bidirectional")},
     "GRU, reset apart": partial(recurrent, "GRU", 3, "bidirectional", linear_before_reset=1),
     **{f"LSTM in bytes {way}": partial(recurrent_in_bytes, way) for way in ("forward", "reverse", "bidirectional")},
-    "Attention": partial(
-        behind_negation,
-        "Attention",
-        {"x": [2, 128, 256]},
-        ["w", "b"],
-        weight("w", 256, 768),
-        weight("b", 768),
-        domain=MS,
-        num_heads=4,
-    ),
-    "Attention of later steps only": partial(
-        behind_negation,
-        "Attention",
-        {"x": [2, 128, 256]},
-        ["w", "b"],
-        weight("w", 256, 768),
-        weight("b", 768),
-        domain=MS,
-        num_heads=4,
-        unidirectional=1,
-    ),
+    "Attention": SELF_ATTENTION,
+    "Attention of later steps only": partial(SELF_ATTENTION, unidirectional=1),
     "MultiHeadAttention": partial(behind_negation, "MultiHeadAttention", ATTENDED, [], domain=MS, num_heads=4),
     "MultiHeadAttention, mask": partial(
         behind_negation,

@@ -171,16 +171,15 @@ def _runs_alike(raised: Path, whole: Prepared, conditions: Conditions) -> bool:
     try:
         elsewhere = settings_elsewhere(conditions)
         if elsewhere is not None:
-            return have_same_bits(*_outputs_of_both(whole, raised, elsewhere))
+            return have_same_bits(*_outputs_of_both((whole.reference_path, raised), whole, elsewhere))
         seen = outputs_of(raised, (whole.feeds,), compared_settings(conditions))[0]
         return whole.gives(seen)
     except RuntimeFailure:
         return False
 
 
-def _outputs_of_both(whole: Prepared, other: Path, settings: SessionSettings) -> tuple[Any, Any]:
-    """What the whole model and another one give for its feeds, in sessions of one kind."""
-    paths = (whole.reference_path, other)
+def _outputs_of_both(paths: tuple[Path, Path], whole: Prepared, settings: SessionSettings) -> tuple[Any, Any]:
+    """What two models give for the feeds of the whole one, in sessions of one kind."""
     ours, theirs = (outputs_of(path, (whole.feeds,), settings)[0] for path in paths)
     return ours, theirs
 
@@ -208,8 +207,7 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     save_work(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
     save_work(with_outputs(tiles.model, view, split_names), work / "split_exposed.onnx")
     settings = settings_elsewhere(conditions) or exact_settings(conditions)
-    exposed = (work / "whole_exposed.onnx", work / "split_exposed.onnx")
-    ours, theirs = (outputs_of(path, (whole.feeds,), settings)[0] for path in exposed)
+    ours, theirs = _outputs_of_both((work / "whole_exposed.onnx", work / "split_exposed.onnx"), whole, settings)
     tests = (are_close, are_same_bits) if tiles.may_reassociate else (are_same_bits,)
     culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
     return next((culprit for culprit in culprits if culprit is not None), None)
@@ -277,7 +275,7 @@ def _compared(split: Path, whole: Prepared, conditions: Conditions, may_reassoci
     elsewhere = settings_elsewhere(conditions)
     wanted = None  # of the whole model; on the CPU what is kept of it may do
     if elsewhere is not None:
-        wanted, found = _outputs_of_both(whole, split, elsewhere)
+        wanted, found = _outputs_of_both((whole.reference_path, split), whole, elsewhere)
     if whole.gives(found) if wanted is None else have_same_bits(wanted, found):
         return facts
     if may_reassociate and likeness(whole.outputs if wanted is None else wanted, found).are_close:

@@ -263,23 +263,28 @@ def _open_in_turn(path: Path) -> sqlite3.Connection:
     end = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            database = sqlite3.connect(path, timeout=BUSY_SECONDS)
-            try:
-                database.execute("PRAGMA journal_mode = WAL")
-                if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                    raise DamagedCache
-                version = database.execute("PRAGMA user_version").fetchone()[0]
-                if version not in (0, VERSION):
-                    database.executescript("".join(f"DROP TABLE IF EXISTS {table};" for table in TABLE_NAMES))
-                if version != VERSION:
-                    database.executescript(TABLES)
-                    database.execute(f"PRAGMA user_version = {VERSION}")
-                    database.commit()
-            except sqlite3.Error:
-                database.close()
-                raise
-            return database
+            return _open(path)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                 raise
             time.sleep(0.01)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection to a database that has our tables."""
+    database = sqlite3.connect(path, timeout=BUSY_SECONDS)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        if database.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise DamagedCache
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            database.executescript("".join(f"DROP TABLE IF EXISTS {table};" for table in TABLE_NAMES))
+        if version != VERSION:
+            database.executescript(TABLES)
+            database.execute(f"PRAGMA user_version = {VERSION}")
+            database.commit()
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database

@@ -136,24 +136,18 @@ def verify_closely(
         advance(min(done + part, total - 1), total)
 
     advance(0, total)
-    is_beyond = request.sizes is not None and request.sizes.beyond is not None
     shown = _run_both(request, program, more) if request.sizes is None else _run_at_sizes(request, program, more)
     original, rewritten, done = shown.original, shown.rewritten, shown.runs
     identical = all(one == other for one, other in shown.pairs)
     likeness, likeness_runs = (None, 0) if identical else _likeness(request, program, original, rewritten, shown.turns)
     done += likeness_runs
+    compared = _Compared(identical, likeness, done)
     held = _held(request, rewritten)
-    caps = CappedRuns(notes=(TOO_LARGE if is_beyond else AGAIN,))
-    if not is_beyond and held.is_within and held.predicted_bytes == held.measured_bytes:
+    caps = CappedRuns(notes=(TOO_LARGE if request.is_beyond else AGAIN,))
+    if not request.is_beyond and held.is_within and held.predicted_bytes == held.measured_bytes:
         caps = _capped(request, original, rewritten, request.most_runs - program.runs - likeness_runs, more)
     advance(total, total)
-    report = msgspec.structs.replace(
-        _report(request, shown, held, caps, is_beyond=is_beyond),
-        outputs_identical=identical,
-        outputs_close=likeness.are_close if likeness else None,
-        outputs_max_relative_error=likeness.relative_error if likeness else None,
-        inferences=done + caps.runs,
-    )
+    report = _report(request, shown, compared, held, caps)
     if shown.family is not None:
         promised_bytes = max(shown.family.promised_bytes, report.most_measured_bytes) - request.fixed_bytes
         family = msgspec.structs.replace(shown.family, promised_bytes=promised_bytes)
@@ -161,6 +155,15 @@ def verify_closely(
     kinds: tuple[Session, ...] = ("exact", "exact" if request.portable else "default")
     sessions = tuple(zip(kinds, rewritten.promised, strict=True))
     return report, lessons_of(request.forecast, sessions, request.workspace), shown.alone
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Whether outputs are identical, else how close where that may be, and how many runs had shown it by then."""
+
+    identical: bool
+    likeness: Likeness | None
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -191,15 +194,17 @@ def _held(request: VerifyRequest, rewritten: _Sessions) -> _Held:
     )
 
 
-def _report(request: VerifyRequest, shown: _Shown, held: _Held, caps: CappedRuns, *, is_beyond: bool) -> OneModelSeen:
-    """All that the runs showed, but of outputs only that they were given."""
-    original, rewritten, turns = shown.original, shown.rewritten, shown.turns
+def _report(request: VerifyRequest, shown: _Shown, compared: _Compared, held: _Held, caps: CappedRuns) -> OneModelSeen:
+    """All that the runs showed."""
+    original, rewritten, turns, likeness = shown.original, shown.rewritten, shown.turns, compared.likeness
     orders = [tuple(op for op in each.executed if op not in request.gate_ops) for each in rewritten.promised]
     times_ns = turns.times_ns  # in turn, under the options of the promise
     original_bytes = request.reference_fixed_bytes + original.default.peak_with_workspace(held.workspace)
     return OneModelSeen(
         reference=request.compared_with or UNSET,
-        outputs_identical=False,
+        outputs_identical=compared.identical,
+        outputs_close=likeness.are_close if likeness else None,
+        outputs_max_relative_error=likeness.relative_error if likeness else None,
         order_honoured=all(order == request.expected_order for order in orders),
         first_op_out_of_order=out_of_order(request.expected_order, request.gate_ops, rewritten.promised),
         first_predicted_peak_bytes=held.predicted_bytes,
@@ -211,7 +216,7 @@ def _report(request: VerifyRequest, shown: _Shown, held: _Held, caps: CappedRuns
         predicted_peak_bytes=held.predicted_bytes,
         measured_peak_bytes=held.measured_bytes,
         measured_peak_default_session_bytes=held.default_peak_bytes,
-        original_default_session_peak_bytes=None if is_beyond else original_bytes,
+        original_default_session_peak_bytes=None if request.is_beyond else original_bytes,
         runtime_version=rewritten.exact.runtime_version,
         within_budget=held.is_within,
         smallest_cap_bytes=caps.smallest_bytes,
@@ -225,7 +230,7 @@ def _report(request: VerifyRequest, shown: _Shown, held: _Held, caps: CappedRuns
         predicted_overhead_percent=request.predicted_overhead_percent,
         measured_overhead_percent=None if times_ns is None else 100.0 * (times_ns[1] / times_ns[0] - 1.0),
         time_noise=turns.noise,
-        inferences=0,
+        inferences=compared.runs + caps.runs,
         notes=(*_notes(request, original), *caps.notes),
         notes_on_caps=caps.notes,
     )

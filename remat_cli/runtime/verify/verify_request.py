@@ -111,6 +111,11 @@ class VerifyRequest:
         )
 
     @property
+    def is_beyond(self) -> bool:
+        """Whether the original does not run here at all sizes."""
+        return self.sizes is not None and self.sizes.beyond is not None
+
+    @property
     def most_runs(self) -> int:
         """Of both models together, unless verification is thorough; short ones are timed more often."""
         return MOST_RUNS - (self.original is None)

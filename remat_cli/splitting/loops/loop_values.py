@@ -146,16 +146,25 @@ class SizeValues:
 
     def waiting(self, nodes: list[ir.Node], label: str, value: ir.Value, token: ir.Value) -> ir.Value:
         """A view of a value that exists once another one does."""
-        zeros = self.constant([0] * len(present(value.shape, f"the shape of '{value.name}'")))
+        rank = len(present(value.shape, f"the shape of '{value.name}'"))
         if token.type is not None and runtime_name(present(token.dtype, "a type")) not in COUNTED_TYPES:
             # The runtime would convert all of it to count it: no element of it is converted here.
             token = self.op(nodes, f"{label}/nothing", "Gather", [token, self.constant([])])
             to_int64 = ir.AttrInt64("to", int(ir.DataType.INT64))
             token = self.op(nodes, f"{label}/cast", "Cast", [token], to_int64)
         size = self.op(nodes, f"{label}/size", "Size", [token])
-        same = self.op(nodes, f"{label}/same", "Mul", [size, zeros])
+        view = self.behind(nodes, (label, f"{label}/same"), value, rank, size)
+        view.shape = value.shape
+        return view
+
+    def behind(
+        self, nodes: list[ir.Node], labels: tuple[str, str], value: ir.Value, rank: int, token: ir.Value
+    ) -> ir.Value:
+        """A view of a value of this rank that exists once a number does; labels of the view and of its shape."""
+        label, shape_label = labels
+        same = self.op(nodes, shape_label, "Mul", [token, self.constant([0] * rank)])
         view = self.op(nodes, label, "Reshape", [value, same])
-        view.type, view.shape = value.type, value.shape
+        view.type = value.type
         return view
 
     def number_like(self, nodes: list[ir.Node], name: str, value: ir.Value, like: ir.Value) -> ir.Value:

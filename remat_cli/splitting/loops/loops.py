@@ -245,12 +245,10 @@ class _Writer:
         assert value is not None
         own = self._sized.view.graph.ops[min(region.own)].name
         zero = self._numbers.weight(zero_of(loop_name(own)), np.array(0, np.int64))
-        zeros = self._numbers.constant([0] * len(self._sized.dims[name]))
         nodes: list[ir.Node] = []
         number = self._numbers.op(nodes, f"{prefix}number", "Add", [self._numbers.length(region.length), zero])
-        same = self._numbers.op(nodes, f"{prefix}same", "Mul", [number, zeros])
-        reshaped = self._numbers.op(nodes, f"{prefix}input", "Reshape", [value, same])
-        reshaped.type = value.type
+        labels, rank = (f"{prefix}input", f"{prefix}same"), len(self._sized.dims[name])
+        reshaped = self._numbers.behind(nodes, labels, value, rank, number)
         self._declare(reshaped, name, reshaped.name or "")
         return nodes
 
