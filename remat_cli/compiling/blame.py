@@ -33,10 +33,13 @@ def refusals_of(path: Path, doing: str, next_step: str = "") -> Iterator[None]:
         yield
     except RuntimeFailure as error:
         before, file, after = _reason(error)
+        begun = f"{doing} {path}: "
+        if before == f"{doing} ":  # the same, said of a file of ours
+            before, file, after = "", "", after.removeprefix(": ")
         if is_of_the_machine(f"{before}{file}{after}"):
             advice = "" if lacks_memory(error) else next_step  # other inputs need no less
-            raise RuntimeFailure(f"{doing} {path}: {before}", file, f"{after}{advice}") from error
-        raise ModelError(f"{doing} {path}: {before}{file}{after}{next_step}") from error
+            raise RuntimeFailure(f"{begun}{before}", file, f"{after}{advice}") from error
+        raise ModelError(f"{begun}{before}{file}{after}{next_step}") from error
 
 
 @contextlib.contextmanager

@@ -347,7 +347,8 @@ class _Search:
         except ModelError as refusal:
             as_given = self._as_given(self.original, hides_sizes=True) if self._runs_original() else None
             if as_given is None:
-                raise ModelError(f"{refusal}{self._next_step if self._is_taken_without_sizes else ''}") from refusal
+                step = self._next_step if self._is_taken_without_sizes else ""
+                raise ModelError(f"{str(refusal).removesuffix(step)}{step}") from refusal
             return as_given, self.original, (SIZES_HIDDEN.format(refusal),)
         original = self.original
         if original.key not in usual.facts.alike and not self._runs_original():

@@ -29,6 +29,8 @@ from remat_cli.solvers.base import Compiled, Early, Limits, Solver
 from remat_cli.solvers.paging.question import Pager
 
 LEAST_SECONDS = 1.0  # a repeated search always gets this much
+OWN_BYTES = 1024  # of gates and counters, on top of a share: of 11 MiB 72 bytes once cost 140 % more time
+OWN_PART = 10_000  # of a budget one such part, where that is more: loops have counters each
 LOOK_SECONDS = 5.0  # for a first plan before kernels are compiled, which takes several times as long
 
 
@@ -114,6 +116,16 @@ class BudgetQuestion:
     def budget_bytes(self) -> int:
         """The budget of the first memory, fixed part included."""
         return self.problem.memories[0].budget_bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """What small tensors of ours may take on top of a share: gates, and counters of loops."""
+        return max(OWN_BYTES, self.budget_bytes // OWN_PART) if self.is_share else 0
+
+    @property
+    def most_bytes(self) -> int:
+        """The budget with what may come on top of it; `min` is what a plan is found to need."""
+        return self.budget_bytes + (0 if self.least else self.own_bytes)
 
     @property
     def asks_for_all(self) -> bool:

@@ -61,7 +61,6 @@ from remat_cli.splitting.tiles.build import reordered
 P = TypeVar("P", bound=Answered)
 FORM_TIME_SHARE = 1.001  # of the time of a plan: what room for the form's few bytes may cost
 HOPELESS_SHARE = 1.05  # of the budget: what a plan takes of which no form is looked for
-MOST_GATES_BYTES = 1024  # that come on top of a share: of 11 MiB 72 bytes once cost 140 % more time
 NEAR_SHARE = 1.01  # of the budget: what a plan takes that is told to those who did not get it
 MOST_ORDERS = 3  # of a plan that is left to sessions
 MOST_HEEDED = 3  # plans that heed what sessions were seen to hold beside the plan before
@@ -331,7 +330,7 @@ def _write(drawn: _Drawn) -> WrittenModel:
     on_top_bytes = 0
     if answer.question.is_share:
         gates_bytes = max(0, written.least_budget_bytes - fixed_bytes - answer.known_plan.peak)
-        on_top_bytes = fixed_bytes + (gates_bytes if gates_bytes <= MOST_GATES_BYTES else 0)
+        on_top_bytes = fixed_bytes + (gates_bytes if gates_bytes <= answer.question.own_bytes else 0)
     elif answer.question.origin == "process" and found is not None and form is not None:
         on_top_bytes = fixed_bytes + sum(found.early[name] for name in form.early)
     return replace(written, on_top_bytes=on_top_bytes)

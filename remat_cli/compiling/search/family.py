@@ -109,7 +109,7 @@ def _best(loops: Loops) -> OneModel | Refused:
     if task.question.least:
         found = least_loops(loops)
     else:
-        most_bytes = int(min(loops.most_bytes, task.question.budget_bytes))
+        most_bytes = int(min(loops.most_bytes, task.question.most_bytes))
         lowest = None if loops.fitting(most_bytes) is not None else loops.lowest()  # tried all the same: estimates err
         found = fit_loops(loops, most_bytes if lowest is None else lowest.peak_bytes)
     if found is None:

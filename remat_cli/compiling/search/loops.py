@@ -31,6 +31,7 @@ from remat_cli.compiling.search.rungs import Refusal, Rung, RungLadder, ladder_o
 from remat_cli.compiling.search.split_model import profile_split, with_sequences
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
+from remat_cli.compiling.write import with_budget
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
@@ -464,7 +465,7 @@ class Loops:
         needed_bytes = min(self._with_refused(rung, refused, clock) for rung in finest.values())
         lowest_bytes = min(rung.peak_bytes for rung in self.rungs)
         return (
-            needed_bytes < lowest_bytes if self.task.question.least else needed_bytes <= self.task.question.budget_bytes
+            needed_bytes < lowest_bytes if self.task.question.least else needed_bytes <= self.task.question.most_bytes
         )
 
     def _with_refused(self, rung: Rung, refused: Refusal, clock: SearchClock) -> int:
@@ -547,8 +548,11 @@ class LoopCandidate:
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
         """Plan and write the loops."""
         task = self.loops.task
-        problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
+        problem = make_problem(trial.prepared.graph, trial.profile, task.question.most_bytes)
         found = task.plan(trial, problem, task.request.search)
+        # A share grows by no more than what is needed on top of it.
+        needed_bytes = found.written.least_budget_bytes if isinstance(found, OneModel) else 0
+        found = with_budget(found, max(task.question.budget_bytes, needed_bytes))
         return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
 
 

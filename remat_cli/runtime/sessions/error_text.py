@@ -25,6 +25,8 @@ AROUND: Final = re.compile(
 """What stands before the reason of an op that failed in the body of others: the names of these."""
 ARENA: Final = re.compile(r"\S*/bfc_arena\.cc:\d+ .*?(?=Failed to allocate|Available memory)")
 """What stands before the reason where the arena got no memory: a place in the source, with a signature."""
+RAISED_AT: Final = re.compile(r"(?<=Status Message: )\S*\bonnxruntime/\S+\.(?:cc|h):\d+ \S.*?\)(?:::<lambda\(\)>)? ")
+"""The same in the middle of a message, between an op's name and the reason, which a long signature would cut off."""
 WRAPPED: Final = re.compile(r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ \S.*?\)(?:::<lambda\(\)>)? )+")
 """What stands before a message: kinds of errors, and where each was raised, from the outermost on."""
 
@@ -44,7 +46,7 @@ def one_line(error: BaseException) -> str:
             break
     text = text or type(error).__name__
     text = re.sub(r"^.* Error creating execution provider: ", "", text)
-    text = ARENA.sub("", WRAPPED.sub("", text))
+    text = RAISED_AT.sub("", ARENA.sub("", WRAPPED.sub("", text)))
     text = re.sub(r"/\S*/(onnxruntime/)", r"\1", text)
     text = re.sub(r"^Load model from .*? failed:\s*", "", text)  # who calls names the user's file
     if len(text) > LONGEST_MESSAGE:
