@@ -7,9 +7,11 @@ tests/runtime/test_arena.py.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import itemgetter
+from threading import Lock
 
 import msgspec
 
@@ -38,31 +40,36 @@ class ArenaRules(msgspec.Struct, frozen=True, kw_only=True):
 Layout = tuple[tuple[tuple[tuple[int, int | None], ...], ...], tuple[tuple[tuple[int, int], ...], ...], int]
 
 
-@dataclass
+_end = itemgetter(1)
+
+
+@dataclass(eq=False, slots=True)
 class Chunk:
-    """A part of a region. `owner` is the request that has it; None: it is free."""
+    """A part of a region, between those `before` and `after` it, had by the request that is its `owner`; None: free."""
 
     region: int
     start: int
     size: int
     owner: int | None = None
+    before: Chunk | None = None
+    after: Chunk | None = None
 
 
 @dataclass
 class Arena:
     """An arena from its first request on; requests of later runs go on in the regions that are there.
 
-    `free` are the free chunks as (size, place of the region, start), in the order in which they are tried: of equal
-    chunks the one at the lower address comes first. The system decides where regions lie: large ones mostly below older
-    ones (`newest_first`), small ones above them, in the heap.
+    `first_chunks` begin regions. `free` are the free chunks behind (size, place of the region, start), in the order in
+    which they are tried: of equal chunks the one at the lower address comes first. The system decides where regions
+    lie: large ones mostly below older ones (`newest_first`), small ones above them, in the heap.
     """
 
     rules: ArenaRules
     regions: list[int] = field(default_factory=list)
-    chunks: list[list[Chunk]] = field(default_factory=list)
+    first_chunks: list[Chunk] = field(default_factory=list)
     touched: list[list[tuple[int, int]]] = field(default_factory=list)
     held: dict[int, Chunk] = field(default_factory=dict)
-    free: list[tuple[int, int, int]] = field(default_factory=list)
+    free: list[tuple[int, int, int, Chunk]] = field(default_factory=list)
     growth_bytes: int = 0
     newest_first: bool = True
 
@@ -82,35 +89,22 @@ class Arena:
         """Give a request a chunk: the smallest free one that is large enough, of equal ones the lowest."""
         rounded = self.rules.rounded_bytes(size_bytes)
         at = bisect_left(self.free, (rounded,))
-        if at < len(self.free):
-            _, place, start = self.free.pop(at)
-            row = self.chunks[abs(place)]
-            chunk = row[bisect_left(row, start, key=_start)]
-        else:
-            # A region of the system, as one chunk: of the size whose turn it is, or doubled until it suffices.
-            if rounded > self.growth_bytes:
-                while self.growth_bytes < rounded:
-                    self.growth_bytes *= 2
-                region_bytes = self.growth_bytes
-            else:
-                region_bytes = self.growth_bytes
-                self.growth_bytes = min(2 * self.growth_bytes, self.rules.largest_growth_bytes)
-            chunk = Chunk(len(self.regions), 0, region_bytes)
-            self.regions.append(region_bytes)
-            self.chunks.append([chunk])
-            self.touched.append([])
-        if chunk.size >= 2 * rounded or chunk.size - rounded >= self.rules.most_dead_bytes:
-            row = self.chunks[chunk.region]
-            rest = Chunk(chunk.region, chunk.start + rounded, chunk.size - rounded)
-            chunk.size = rounded
-            insort(row, rest, key=_start)
+        chunk = self.free.pop(at)[-1] if at < len(self.free) else self._new_region(rounded)
+        spare = chunk.size - rounded
+        if spare >= rounded or spare >= self.rules.most_dead_bytes:
+            rest = Chunk(chunk.region, chunk.start + rounded, spare, before=chunk, after=chunk.after)
+            if rest.after is not None:
+                rest.after.before = rest
+            chunk.size, chunk.after = rounded, rest
             insort(self.free, self._entry(rest))
         chunk.owner = number
         self.held[number] = chunk
         if is_written:
             # The spans that were written before stay disjoint and in order: those that the new one meets go into it.
             spans, start, end = self.touched[chunk.region], chunk.start, chunk.start + rounded
-            first = last = bisect_left(spans, start, key=itemgetter(1))
+            first = last = bisect_left(spans, start, key=_end)
+            if first < len(spans) and spans[first][0] <= start and spans[first][1] >= end:
+                return
             while last < len(spans) and spans[last][0] <= end:
                 start, end = min(start, spans[last][0]), max(end, spans[last][1])
                 last += 1
@@ -120,22 +114,28 @@ class Arena:
         """Free a request's chunk and join it with free neighbours in its region."""
         chunk = self.held.pop(number)
         chunk.owner = None
-        row = self.chunks[chunk.region]
-        at = bisect_left(row, chunk.start, key=_start)
-        if at + 1 < len(row) and row[at + 1].owner is None:
-            self._forget(row[at + 1])
-            chunk.size += row.pop(at + 1).size
-        if at and row[at - 1].owner is None:
-            self._forget(row[at - 1])
-            row[at - 1].size += row.pop(at).size
-            chunk = row[at - 1]
+        before, after = chunk.before, chunk.after
+        if after is not None and after.owner is None:
+            self._forget(after)
+            self._join(chunk, after)
+        if before is not None and before.owner is None:
+            self._forget(before)
+            self._join(before, chunk)
+            chunk = before
         insort(self.free, self._entry(chunk))
+
+    def chunks_of(self, region: int) -> Iterator[Chunk]:
+        """The chunks of a region, by address."""
+        chunk: Chunk | None = self.first_chunks[region]
+        while chunk is not None:
+            yield chunk
+            chunk = chunk.after
 
     def layout(self, offset: int) -> Layout:
         """All that decides the future: who (counted from a number) has what of which region, and what was written."""
         owners = tuple(
-            tuple((chunk.start, None if chunk.owner is None else chunk.owner - offset) for chunk in row)
-            for row in self.chunks
+            tuple((each.start, None if each.owner is None else each.owner - offset) for each in self.chunks_of(region))
+            for region in range(len(self.regions))
         )
         return owners, tuple(map(tuple, self.touched)), self.growth_bytes
 
@@ -154,12 +154,34 @@ class Arena:
         """What the process holds for the arena: what was touched, and the tables of regions."""
         return self.touched_bytes + self.reserved_bytes // self.rules.table_share
 
+    def _new_region(self, rounded: int) -> Chunk:
+        """A region of the system, as one chunk: of the size whose turn it is, or doubled until it suffices."""
+        if rounded > self.growth_bytes:
+            while self.growth_bytes < rounded:
+                self.growth_bytes *= 2
+            region_bytes = self.growth_bytes
+        else:
+            region_bytes = self.growth_bytes
+            self.growth_bytes = min(2 * self.growth_bytes, self.rules.largest_growth_bytes)
+        chunk = Chunk(len(self.regions), 0, region_bytes)
+        self.regions.append(region_bytes)
+        self.first_chunks.append(chunk)
+        self.touched.append([])
+        return chunk
+
+    def _join(self, chunk: Chunk, after: Chunk) -> None:
+        """Make one chunk of two neighbours."""
+        chunk.size += after.size
+        chunk.after = after.after
+        if chunk.after is not None:
+            chunk.after.before = chunk
+
     def _forget(self, chunk: Chunk) -> None:
         """Take a chunk out of the free ones."""
         del self.free[bisect_left(self.free, self._entry(chunk))]
 
-    def _entry(self, chunk: Chunk) -> tuple[int, int, int]:
-        return chunk.size, -chunk.region if self.newest_first else chunk.region, chunk.start
+    def _entry(self, chunk: Chunk) -> tuple[int, int, int, Chunk]:
+        return chunk.size, -chunk.region if self.newest_first else chunk.region, chunk.start, chunk
 
 
 @dataclass(frozen=True)
@@ -185,7 +207,7 @@ class LoadedSession:
     """A session that has been loaded, with copies of weights of so many bytes in its arena, and not run."""
 
     rules: ArenaRules
-    copies: Sequence[int] = ()
+    copies: tuple[int, ...] = ()
     newest_first: bool = True
 
     def arena(self) -> Arena:
@@ -197,7 +219,7 @@ class LoadedSession:
 
 
 def simulate_runs(
-    requests: Sequence[Request], runs: int, held: int, session: LoadedSession, most_bytes: int | None = None
+    requests: Iterable[Request], runs: int, held: int, session: LoadedSession, most_bytes: int | None = None
 ) -> tuple[RunMemory, ...]:
     """What each of the first runs of a session leaves behind, while the caller holds outputs of so many runs before.
 
@@ -206,37 +228,60 @@ def simulate_runs(
     The first run asks for tensors one by one, later ones for one block for all that have a place in it, before
     anything else. Outputs of a run are given back when `held` more runs have ended: with 0 before the next one begins.
     Once a run has left the arena as one before it did, nothing is taken of the system any more. The first run that
-    leaves more than `most_bytes` is the last that is simulated.
+    leaves more than `most_bytes` is the last that is told.
     """
-    arena, found, seen = session.arena(), list[RunMemory](), set[Layout]()
-    loaded_bytes = arena.resident_bytes
-    block_bytes = pattern_bytes([request for request in requests if request.in_block], session.rules)
-    outputs = outputs_of(requests)
-    shift = 1 + max((abs(request.number) for request in requests), default=0)
-    for run in range(runs):
-        before, offset = len(arena.regions), 2 * shift * run
-        with_block = run > 0 and block_bytes > 0
-        if with_block:
-            arena.take(BLOCK, block_bytes)
-        arena.run((request for request in requests if not (with_block and request.in_block)), offset)
-        if with_block:
+    return _simulated(tuple(requests), held, session).first(runs, most_bytes)
+
+
+class _Simulated:
+    """Runs of one session, each simulated when it is first asked for."""
+
+    def __init__(self, requests: tuple[Request, ...], held: int, session: LoadedSession) -> None:
+        self._requests, self._held = requests, held
+        self._arena = session.arena()
+        self._loaded_bytes = self._arena.resident_bytes
+        self._block_bytes = pattern_bytes([request for request in requests if request.in_block], session.rules)
+        self._later = tuple(request for request in requests if not (self._block_bytes and request.in_block))
+        self._outputs = outputs_of(requests)
+        self._shift = 2 * (1 + max((abs(request.number) for request in requests), default=0))
+        self._found, self._seen = list[RunMemory](), set[Layout]()
+        self._is_steady = False
+        self._lock = Lock()
+
+    def first(self, runs: int, most_bytes: int | None) -> tuple[RunMemory, ...]:
+        """What so many runs leave behind, or as many as leave no more than that, and one."""
+        with self._lock:
+            for run in range(runs):
+                if run == len(self._found):
+                    self._simulate(run)
+                if most_bytes is not None and self._found[run].resident_bytes > most_bytes:
+                    return tuple(self._found[: run + 1])
+            return tuple(self._found[:runs])
+
+    def _simulate(self, run: int) -> None:
+        if self._is_steady:
+            self._found.append(replace(self._found[-1], new_regions=()))
+            return
+        arena, before, offset = self._arena, len(self._arena.regions), self._shift * run
+        if run == 0 or not self._block_bytes:
+            arena.run(self._requests, offset)
+        else:
+            arena.take(BLOCK, self._block_bytes)
+            arena.run(self._later, offset)
             arena.give_back(BLOCK)
-        if run >= held:
-            for output in outputs:
-                arena.give_back(output.number + 2 * shift * (run - held))
-        resident_bytes = arena.resident_bytes - loaded_bytes
-        found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
-        if most_bytes is not None and found[-1].resident_bytes > most_bytes:
-            return tuple(found)
+        if run >= self._held:
+            for output in self._outputs:
+                arena.give_back(output.number + self._shift * (run - self._held))
+        resident_bytes = arena.resident_bytes - self._loaded_bytes
+        self._found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
         layout = arena.layout(offset)
-        if layout in seen:
-            break
-        seen.add(layout)
-    return (*found, *[replace(found[-1], new_regions=())] * (runs - len(found)))
+        self._is_steady = layout in self._seen
+        self._seen.add(layout)
 
 
-def _start(chunk: Chunk) -> int:
-    return chunk.start
+@lru_cache(maxsize=64)  # a plan is predicted when its form is chosen, when it is written, when it is read back
+def _simulated(requests: tuple[Request, ...], held: int, session: LoadedSession) -> _Simulated:
+    return _Simulated(requests, held, session)
 
 
 def pattern_bytes(requests: Sequence[Request], rules: ArenaRules) -> int:

@@ -214,7 +214,7 @@ def predict_runs(
     requests: Sequence[Request],
     runtime: Runtime,
     form: SteadyForm | None = None,
-    copies: Sequence[int] = (),
+    copies: tuple[int, ...] = (),
     heaps: int = FEW_HEAPS,
 ) -> RunsForecast:
     """What a process holds for so many requests a run, beside copies of weights that loading puts into the arena.
@@ -247,7 +247,7 @@ def most_of(found: Sequence[RunsForecast]) -> RunsForecast:
 
 
 def predict_runs_below(
-    most_bytes: int, requests: Sequence[Request], runtime: Runtime, form: SteadyForm, copies: Sequence[int]
+    most_bytes: int, requests: Sequence[Request], runtime: Runtime, form: SteadyForm, copies: tuple[int, ...]
 ) -> RunsForecast | None:
     """Predict runs as `predict_runs` does; None as soon as they hold no less than `most_bytes`."""
     if not runtime.options.has_arena:

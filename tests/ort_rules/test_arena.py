@@ -56,7 +56,7 @@ def test_free_neighbours_join():
     arena = Arena(RULES)
     arena.run(requests((0, 256 * KIB), (1, 256 * KIB), (2, 256 * KIB), (0, 0), (2, 0), (1, 0), (3, MIB)))
     assert arena.regions == [MIB]
-    assert [chunk.size for chunk in arena.chunks[0]] == [MIB]
+    assert [chunk.size for chunk in arena.chunks_of(0)] == [MIB]
 
 
 def test_a_pattern_takes_the_tightest_gap_at_once():

@@ -85,7 +85,7 @@ def test_runs_find_the_regions_that_loading_took(tmp_path, tracer):
 def test_what_loading_took_counts_as_loadings(tmp_path):
     copies = sizes(quantised(tmp_path / "m.onnx"))
     output = Request(0, 2**20, True, in_block=False)
-    (run,) = simulate_runs([output], 1, 0, LoadedSession(RULES.arena, copies))
+    (run,) = simulate_runs([output], 1, 0, LoadedSession(RULES.arena, tuple(copies)))
     assert run.new_regions == ()
     assert run.resident_bytes == 2**20
     (alone,) = simulate_runs([output], 1, 0, LoadedSession(RULES.arena))
