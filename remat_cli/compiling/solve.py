@@ -119,13 +119,18 @@ class BudgetQuestion:
 
     @property
     def own_bytes(self) -> int:
-        """What small tensors of ours may take on top of a share: gates, and counters of loops."""
+        """What small tensors of ours may take on top of a share: gates, numbers of tiles, counters of loops."""
         return max(OWN_BYTES, self.budget_bytes // OWN_PART) if self.is_share else 0
 
     @property
+    def room_bytes(self) -> int:
+        """The same where plans are looked for; `min` is what a plan is found to need."""
+        return 0 if self.least else self.own_bytes
+
+    @property
     def most_bytes(self) -> int:
-        """The budget with what may come on top of it; `min` is what a plan is found to need."""
-        return self.budget_bytes + (0 if self.least else self.own_bytes)
+        """The budget with that room."""
+        return self.budget_bytes + self.room_bytes
 
     @property
     def asks_for_all(self) -> bool:

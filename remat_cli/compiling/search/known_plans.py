@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from remat_cli.base import progress as stages
-from remat_cli.compiling.planned import OneModel
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.search.aimed import AIMS, fit_budget
 from remat_cli.compiling.search.kept_curve import KeptCurve, KeptPlan, keep_plan, kept_curve, point_of
@@ -19,7 +19,7 @@ from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.split_model import prepare_split, profile_split
 from remat_cli.compiling.search.tiles import Tiles, as_planned
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, unsolved
-from remat_cli.compiling.write import write_within_budget
+from remat_cli.compiling.write import with_budget, write_within_budget
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import simulate
@@ -76,7 +76,7 @@ class KnownPlans:
             return CurveQuestion(most_process_bytes=self.process_bytes, most_time=most_time)
         if asked.least:
             return CurveQuestion(request.least, most_time=most_time)
-        return CurveQuestion(most_bytes=asked.budget_bytes, most_time=most_time, is_share=asked.is_share)
+        return CurveQuestion(most_bytes=asked.most_bytes, most_time=most_time, is_share=asked.is_share)
 
     @property
     def asked(self) -> Searched:
@@ -149,13 +149,13 @@ class KnownPlans:
     def build(self, kept: KeptPlan) -> OneModel | None:
         """Build a plan of the curve again; None where that is not possible any more."""
         task, asked = self.task, self.task.question
-        split, problem = None, asked.problem
+        split, problem = None, asked.problem.with_budget(asked.most_bytes)
         if kept.reference_sha256 != task.whole.prepared.reference_sha256:
             task.progress.stage(stages.SPLITTING)
             split = self._split(kept)
             if split is None:
                 return None
-            problem = make_problem(split.prepared.graph, split.profile, asked.budget_bytes)
+            problem = make_problem(split.prepared.graph, split.profile, asked.most_bytes)
         plan = simulate(problem, kept.schedule)
         if asked.least:
             problem = problem.with_budget(plan.peak)
@@ -170,7 +170,11 @@ class KnownPlans:
         if isinstance(found, OneModel) and split is not None:
             tighter = partial(fit_budget, Tiles(task), AIMS[1:])
             found = replace(found, splitting=as_planned(split.splitting, found), tighter=tighter)
-        return found.searched_since(task.began) if isinstance(found, OneModel) else None
+        if isinstance(found, Refused):
+            return None
+        if not asked.least:
+            found = with_budget(found, max(asked.budget_bytes, found.written.least_budget_bytes))
+        return found.searched_since(task.began)
 
     def _run(self, kept: KeptPlan, question: BudgetQuestion, plan: Plan) -> SolverRun:
         """A kept plan as what a solver says; a bound that was proved for more memory holds for less."""

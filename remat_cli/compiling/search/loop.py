@@ -23,7 +23,7 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import needed_bytes
 from remat_cli.compiling.solve import BudgetAnswer, BudgetQuestion, Search, answer, unsolved
-from remat_cli.compiling.write import write_within_budget
+from remat_cli.compiling.write import with_budget, write_within_budget
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.splits import Splitting
 from remat_cli.core.values.profile import Profile
@@ -96,9 +96,14 @@ class SplitTask:
         search: Search,
         heeded: Callable[[BudgetAnswer], BudgetAnswer] = lambda found: found,
     ) -> OneModel | Refused:
-        """Plan and write a split model like any model; `heeded` sees the answer before it is written."""
-        names = tuple(op.name for op in trial.prepared.graph.ops)
-        asked = replace(self.question, problem=problem, names=names)
+        """Plan and write a split model like any model; `heeded` sees the answer before it is written.
+
+        A share has room for small tensors of ours, and then grows by no more than what is needed of it.
+        """
+        names, budget_bytes = tuple(op.name for op in trial.prepared.graph.ops), problem.memories[0].budget_bytes
+        asked = replace(
+            self.question, problem=problem.with_budget(budget_bytes + self.question.room_bytes), names=names
+        )
         solving = time.monotonic()
         first = replace(
             self.whole.refused(heeded(answer(asked, search, self.progress))),
@@ -108,6 +113,9 @@ class SplitTask:
             dims=trial.dims,
         )
         found = write_within_budget(first, search, self.progress)
+        if not self.question.least:
+            needed_bytes = found.written.least_budget_bytes if isinstance(found, OneModel) else 0
+            found = with_budget(found, max(budget_bytes, needed_bytes))
         return found.solved_since(solving).searched_since(self.began)
 
 

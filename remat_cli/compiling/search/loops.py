@@ -31,7 +31,6 @@ from remat_cli.compiling.search.rungs import Refusal, Rung, RungLadder, ladder_o
 from remat_cli.compiling.search.split_model import profile_split, with_sequences
 from remat_cli.compiling.search.tables import with_positions_looked_up
 from remat_cli.compiling.search.tiles import inside_above
-from remat_cli.compiling.write import with_budget
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.splits import Region, RegionFacts, Splitting
@@ -548,11 +547,8 @@ class LoopCandidate:
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
         """Plan and write the loops."""
         task = self.loops.task
-        problem = make_problem(trial.prepared.graph, trial.profile, task.question.most_bytes)
+        problem = make_problem(trial.prepared.graph, trial.profile, task.question.budget_bytes)
         found = task.plan(trial, problem, task.request.search)
-        # A share grows by no more than what is needed on top of it.
-        needed_bytes = found.written.least_budget_bytes if isinstance(found, OneModel) else 0
-        found = with_budget(found, max(task.question.budget_bytes, needed_bytes))
         return replace(found, tighter=self.tighter, twin=partial(self.loops.twin, self.rung))
 
 

@@ -29,19 +29,32 @@ def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: flo
     if tiles.output_bytes > tiles.free_bytes and not task.question.least:
         return without_splits(tiles)
     task.progress.stage(stages.SPLITTING)
-    if task.question.least:
-        found = hold_least(tiles)
-    else:  # as the model runs, and where whole ops are made again too
-        needy = fit_needy(tiles) if isinstance(task.whole, Refused) else None
-        if needy is not None:
-            known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
-        fitting = (needy, fit_budget(tiles, points=points, known_share=known_share))
-        found = min((each for each in fitting if each is not None), key=task.rank, default=None)
+    found = hold_least(tiles) if task.question.least else _within_budget(tiles, points, known_share)
     if found is None:
         return without_splits(tiles)
     if task.request.splits.mode == "auto" and isinstance(task.whole, OneModel):
         return task.better(task.whole, found)
     return found
+
+
+def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: float) -> OneModel | None:
+    """The best of splits that should fit as the model runs, and of those that need whole ops to be made again too.
+
+    These are for a solver to find, which may take all the time there is: so they come first only where no others are
+    known by estimate.
+    """
+    task = tiles.task
+    may_be_needy = isinstance(task.whole, Refused)
+    if may_be_needy and not tiles.propose(tiles.free_bytes):
+        needy, may_be_needy = fit_needy(tiles), False
+    else:
+        needy = None
+    if needy is not None:
+        known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
+    aimed = fit_budget(tiles, points=points, known_share=known_share)
+    if may_be_needy and (aimed is None or not task.is_allowed(aimed)):
+        needy = fit_needy(tiles)
+    return min((each for each in (needy, aimed) if each is not None), key=task.rank, default=None)
 
 
 def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:

@@ -203,7 +203,7 @@ class TileCandidate:
     def plan(self, trial: SplitTrial) -> OneModel | Refused | None:
         """Plan and write it, and put it on the curve of its model; None where one op alone is beyond the budget."""
         task, problem = self.tiles.task, self.tiles.problem_of(trial)
-        if working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes:
+        if working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes + task.question.room_bytes:
             return None
         found = task.plan(trial, problem, task.request.search.share(1 - WHOLE_SHARE - SEARCH_SHARE), _lower)
         if isinstance(found, Refused):
