@@ -152,8 +152,8 @@ def test_corrections_name_places_among_inputs_and_results(is_shared):
         Tensor("x", "float", (25,), 100),
         Tensor("small", "float", (5,), 20, 0),
         Tensor("large", "float", (25,), 100, 0),
-        Tensor("count", "float", (3,), 12, 1, kept=True),
-        Tensor("sorted", "float", (25,), 100, 1, kept=True),
+        Tensor("count", "float", (3,), 12, 1),
+        Tensor("sorted", "float", (25,), 100, 1),
     )
     ops = (
         Op("split", "Split", (0,), (1, 2)),
