@@ -199,22 +199,19 @@ class _Step:
         if weight is None or len(weight) != RANK or len(op.reads) > PLACES_OF_SUM - 1:
             return False
         outputs, inputs, groups = weight[0], weight[1], op.attributes.get("group", 1)
-        is_direct = False
+        is_direct = groups == 1 and inputs < self.block
         if groups > 1:
             is_depthwise = inputs == 1 and outputs == groups
-            whole = inputs % self.block == 0 and outputs % groups == 0 and outputs // groups % self.block == 0
+            whole = inputs % self.block == 0 and outputs // groups % self.block == 0
             if outputs % ALIGNED or not (is_depthwise or whole):
                 return False
-        elif inputs < self.block:
-            is_direct = True
-        elif inputs % ALIGNED:
+        elif not is_direct and inputs % ALIGNED:
             return False
         bias = op.reads[2] if len(op.reads) > 2 else ""
         if bias and self.scene.weights.get(bias) != (outputs,):
             return False
         first = op.reads[0] if is_direct else self._in_blocks(op.reads[0])
-        origin = self._window_origin(op, weight[2:], first) if not is_direct else self._fresh_origin(op)
-        self._make(op, (first, *op.reads[1:]), CONV, outputs, origin)
+        self._make(op, (first, *op.reads[1:]), CONV, outputs, self._window_origin(op, weight[2:], first))
         return True
 
     def _pool(self, op: LayoutOp) -> bool:
@@ -357,9 +354,8 @@ class _Step:
         pads, strides = op.attributes.get("pads", (0, 0, 0, 0)), op.attributes.get("strides", (1, 1))
         dilations, by = op.attributes.get("dilations", (1, 1)), op.attributes.get("auto_pad", "NOTSET")
         for axis in range(2):
-            padding = 0 if by == "VALID" else pads[axis] + pads[axis + 2]
             is_followed = dilations[axis] == 1 and strides[axis] in (1, 2)
-            if is_followed and (by.startswith("SAME") or padding + 1 == kernel[axis]):
+            if is_followed and (by.startswith("SAME") or pads[axis] + pads[axis + 2] + 1 == kernel[axis]):
                 name, place, halvings = before[2 + axis]
                 found.append((name, place, halvings + strides[axis] - 1))
             else:
@@ -381,10 +377,8 @@ def _conv_of_sum(
     scene: LayoutScene, add: LayoutOp, maker: Mapping[str, tuple[int, LayoutOp]], reads: Mapping[str, int]
 ) -> LayoutOp | None:
     """The convolution that takes in a sum: of those that may, the one that stands first in the file."""
-    shapes = [scene.shapes.get(name) for name in add.reads]
-    if len(add.reads) != 2 or shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) != RANK:
-        return None
-    if any(dim is None or dim == 0 for dim in shapes[0]):
+    shape, *others = {scene.shapes.get(name) for name in add.reads}
+    if others or shape is None or len(shape) != RANK or any(dim is None or dim == 0 for dim in shape):
         return None
     makers = sorted((maker[name] for name in set(add.reads) if name in maker), key=lambda each: each[0])
     for _, op in makers:
@@ -462,7 +456,7 @@ class WholeLayout:
 def whole_layout(scene: LayoutScene) -> WholeLayout:
     """What the layout step makes of a whole model on all kinds of processors."""
     names = {op.name: op.name for op in scene.ops}
-    blocked = [_in_blocks(laid_out(scene, block)) for block in BLOCKS if block > 1]
+    blocked = [_in_blocks(laid_out(scene, block)) for block in BLOCKS if block != 1]
     return WholeLayout(
         fates={block: fates(scene, block, names) for block in BLOCKS},
         in_blocks=frozenset.intersection(*blocked),

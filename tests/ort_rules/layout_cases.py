@@ -192,6 +192,23 @@ BESIDE = {
         after().conv("b", "a", 16, 24).op("j", "Concat", "a", "b", axis=1, shape=(1, 40, 8, 8)),
         "j=Concat(a,b) x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(a#) a=*ReorderOutput(a#) b=*ReorderOutput(b#)",
     ),
+    "joined, and one read elsewhere": (
+        after()
+        .conv("b", "x", 16, 16)
+        .op("j", "Concat", "a", "b", axis=1, shape=(1, 32, 8, 8))
+        .op("y", "Softsign", "b"),
+        "j#=Concat(a#,b#) y=Softsign(b) x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(x') b=*ReorderOutput(b#) "
+        "j=*ReorderOutput(j#)",
+    ),
+    "product, and one read elsewhere": (
+        after().conv("b", "x", 16, 16).op("p", "Mul", "a", "b").op("y", "Softsign", "b"),
+        "p#=Mul(a#,b#) y=Softsign(b) x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(x') b=*ReorderOutput(b#) "
+        "p=*ReorderOutput(p#)",
+    ),
+    "norm, and what it reads elsewhere": (
+        norm(x().op("a", "MaxPool", "x", shape=(1, 16, 4, 4), **HALF)).op("z", "Softsign", "a"),
+        "z=Softsign(a) x'=*ReorderInput(x) a#=*MaxPool(x') y#=*Conv(a#) a=*ReorderOutput(a#) y=*ReorderOutput(y#)",
+    ),
     "relu": (after().op("y", "Relu", "a"), "x'=*ReorderInput(x) a#=*Conv+Relu(x')[a+y] y=*ReorderOutput(a#)"),
     "sigmoid": (after().op("y", "Sigmoid", "a"), "x'=*ReorderInput(x) a#=*Conv+Sigmoid(x')[a+y] y=*ReorderOutput(a#)"),
     "tanh": (after().op("y", "Tanh", "a"), "x'=*ReorderInput(x) a#=*Conv+Tanh(x')[a+y] y=*ReorderOutput(a#)"),
@@ -328,6 +345,10 @@ OUTSIDE = {
         .op("y", "Add", "a", "z"),
         "a=Conv(x) y=Add(a,z)",
     ),
+    "sum of two results of one op": (
+        Net(x=(1, 36, 8, 8)).op("s,t", "Split", "x", shape=(1, 18, 8, 8), axis=1).op("y", "Add", "s", "t"),
+        "s,t=Split(x) y=Add(s,t)",
+    ),
     "sum of blocked": (
         after().conv("b", "a", 16, 18).conv("c", "b", 18, 18).op("y", "Add", "b", "c"),
         "y=FusedConv+sum(b,b)[c+y] x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(a#) b=*ReorderOutput(b#)",
@@ -344,6 +365,13 @@ SAME_SIZES = {
     "half below twice": (pair({"strides": (2, 1)}, {"strides": (2, 1)}), True),
     "thirds": (pair({"strides": (3, 3)}, {"strides": (3, 3)}), False),
     "apart": (pair({"dilations": (2, 2), "pads": (2, 2, 2, 2)}, {}, 3, 1), False),
+    "dilated and smaller": (pair({"dilations": (2, 2), "pads": (1, 1, 1, 1)}, {}, 3, 1), False),
+    "dilated below": (pair({"dilations": (2, 1), "pads": (1, 1, 1, 1)}, {}, 3, 1), False),
+    "unknown batch": (
+        Net(x=(None, 16, 8, 8)).conv("a", "x", 16, 16).conv("b", "a", 16, 16).op("y", "Mul", "a", "b"),
+        True,
+    ),
+    "product of a product": (u().op("r", "Tanh", "a").op("m", "Mul", "a", "r").op("y", "Mul", "m", "r"), True),
     "dilated one": (pair({"dilations": (2, 1), "pads": (2, 1, 2, 1)}, {"pads": (1, 1, 1, 1)}, 3, 3), False),
     "same upper": (pair({"auto_pad": "SAME_UPPER"}, {}, 3, 1), True),
     "same lower of 2": (pair({"auto_pad": "SAME_LOWER"}, {}, 2, 1), True),

@@ -34,7 +34,7 @@ class Net:
         self.ops.append(LayoutOp(f"op_{makes[0]}", op_type, domain, reads, makes, attributes))
         known = self.shapes.get(reads[0]) if shape is None else shape
         if known is not None:
-            self.shapes[makes[0]] = known
+            self.shapes |= dict.fromkeys(makes, known)
         return self
 
     def conv(
