@@ -198,9 +198,9 @@ def test_copies_that_a_loop_in_a_body_made_die_like_other_results():
         "loop": KernelWiring((), (5, 6), (6,), passes=((1,), (2,))),
         "last": KernelWiring((5,), (7,), (5,)),
     }
-    kernels = [made("step", 0, 400), loop(0, 400, 300, end=700), made("last", 400, 50)]
+    kernels = [made("step", 0, 400), loop(0, 400, 400, end=800), made("last", 400, 50)]
     # The round's own goes once its copy is there; of the copies the second dies at once, the first behind its reader.
-    assert events(kernels, wiring, 50) == [400, 400, 300, -1, -2, 50, -1]
+    assert events(kernels, wiring, 50) == [400, 400, 400, -1, -2, 50, -1]
 
 
 @pytest.mark.parametrize("candidates", [(1, 2), (2, 1)])
@@ -213,6 +213,22 @@ def test_what_a_branch_gives_lies_where_its_body_made_it_last(candidates):
     branch = BodyKernel("if", 0, 800, (400,), has_body=True)
     kernels = [*TWO, branch, made("next", 400, 400), made("last", 800, 50)]
     assert events(kernels, wiring, 450) == [400, 400, -1, 400, 50, -1]
+
+
+def test_what_a_branch_gives_is_there_though_what_else_it_made_is_dead():
+    wiring = {
+        "a": KernelWiring((), (1,), ()),
+        "b": KernelWiring((), (2,), (2,)),
+        "if": KernelWiring((), (3,), (), passes=((1,),)),
+    }
+    kernels = [*TWO, BodyKernel("if", 0, 800, (400,), has_body=True), made("next", 400, 50)]
+    assert events(kernels, wiring, 450) == [400, 400, -2, 50]
+
+
+def test_parts_of_a_sequence_stay_while_others_go():
+    wiring = {"insert": KernelWiring((), (2,), ()), "b": KernelWiring((), (3,), ())}
+    kernels = [BodyKernel("insert", 0, 400, (), lists=True), made("b", 400, 400)]
+    assert events(kernels, wiring, 400) == [400, 400, -2]
 
 
 def test_what_a_branch_gives_of_its_outside_lies_in_no_buffer_of_its_body():
@@ -264,3 +280,5 @@ def test_what_is_a_little_part_of_the_most_in_use_is_small():
     kernels = [[made("a", 0, size), made("b", size, 2**20 - size)] for size in (1023, 1024)]
     assert events(kernels[0], {}, 0) == [1023, 2**20 - 1023, -2]
     assert events(kernels[1], {}, 0) == [1024, 2**20 - 1024, -2, -1]
+    between = [made("a", 0, 1024), made("b", 1024, 2**20 - 512)]  # of which 1,024.5 bytes are that part
+    assert events(between, {}, 0) == [1024, 2**20 - 512, -2, -1]

@@ -203,6 +203,67 @@ def test_tables_of_rotation_may_be_fed():
     assert parts_of(590848, f"{MS}:GroupQueryAttention", fed, GROUPED_RESULTS, (4, 4))[3:5] == (131072, 65536)
     one = [*GROUPED, (256, 32)]
     assert len(parts_of(394240, f"{MS}:GroupQueryAttention", one, GROUPED_RESULTS, (4, 4, 8, 8))) == 4
+    single = (4, 4, 8, 8, 32768)
+    assert len(parts_of(394240, f"{MS}:GroupQueryAttention", GROUPED, GROUPED_RESULTS, single)) == 4
+
+
+def test_two_steps_are_turned_round_too():
+    fed = [(1, 2, 256), (1, 96, 256), (1, 96, 256)]
+    # With a bias values come once more; as many scores would be of more heads than there are.
+    found = parts_of(2048 + 3 * 98304, f"{MS}:MultiHeadAttention", fed, [(1, 2, 256)], (3072,))
+    assert found == (2048, 98304, 98304, 98304)
+    grouped = [(1, 2, 256), (1, 2, 128), (1, 2, 128)]
+    found = parts_of(2048 + 2048 + 9000, f"{MS}:GroupQueryAttention", grouped, [(1, 2, 256)])
+    assert found == (2048, 1024, 1024, 9000)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_attention_has_as_many_heads_as_divide_its_numbers(heads):
+    made, scores = 64 * 99 * 4, 64 * 64 * 4
+    found = parts_of(4 * made + heads * scores, f"{MS}:Attention", [(1, 64, 99)], [(1, 64, 99)], (9, 9))
+    assert found == (3 * made, heads * scores, made)
+
+
+@pytest.mark.parametrize(
+    ("fed", "heads"),
+    [
+        ([(1, 64, 81)] * 3, 1),
+        ([(1, 64, 80)] * 3, 5),
+        ([(1, 6, 64, 16), (1, 2, 64, 16), (1, 2, 64, 16)], 6),  # of queries, which may share keys
+    ],
+)
+def test_attention_of_onnx_has_scores_of_all_heads_and_a_mask_for_one(fed, heads):
+    mask = 64 * 64 * 4
+    assert parts_of((heads + 1) * mask, "Attention", fed, fed[:1]) == (heads * mask, mask)
+
+
+PLACES = 32 * 24
+SUMS, COLUMNS, ADDRESSES = 4 * 10 * PLACES, 6 * 9 * PLACES, 8 * 9 * PLACES
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize(
+    ("blocks", "filter_bytes"),
+    [
+        ((SUMS, COLUMNS), 10 * 6 * 9),
+        ((SUMS, ADDRESSES), 10 * 6 * 9),
+        ((ADDRESSES,), 10 * 6 * 9),
+        ((ADDRESSES,), 10 * 9),  # of a filter for each channel alone
+    ],
+)
+def test_convolutions_of_bytes_work_item_by_item(is_last, blocks, filter_bytes):
+    """Two items of 6 channels, or 10 where each has its own filter of 3 x 3, to 10."""
+    read = 10 if filter_bytes == 90 else 6
+    shapes = [[(2, 32, 24, each) if is_last else (2, each, 32, 24)] for each in (read, 10)]
+    turned = () if is_last else (read * PLACES, 10 * PLACES)
+    expected = (SUMS, *turned, *blocks[1:]) if blocks[0] == SUMS else (*turned, *blocks)
+    op_type = f"{MS}:QLinearConv" if is_last else "QLinearConv"
+    assert parts_of(sum(expected), op_type, *shapes, (filter_bytes, 40), dtype="uint8") == expected
+
+
+def test_convolutions_without_results_take_one_block():
+    for shape in ((0, 10, 32, 24), (2, 0, 32, 24)):
+        assert parts_of(77, "QLinearConv", [(2, 6, 32, 24)], [shape], (540,), dtype="uint8") == (77,)
 
 
 def test_keys_that_are_constants_are_as_many_as_queries():
