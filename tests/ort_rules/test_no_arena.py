@@ -214,7 +214,7 @@ def test_others_take_a_block_beside_one_of_so_many_tensors(ledger):
 
 def test_what_a_process_did_before_leaves_small_free_places_between_others_and_a_threshold(monkeypatch):
     monkeypatch.setattr(no_arena, "Malloc", Ledger)
-    heaps = [LoadedHeap(seed).malloc() for seed in range(60)]
+    heaps = [LoadedHeap(seed).malloc() for seed in range(40)]
     assert {heap.threshold_bytes for heap in heaps} == {212 * 2**10, 500 * 2**10, 2**20, 3 * 2**19}
     assert all(heap.resident_bytes == 0 for heap in heaps)
     taken = [[int(step) for step in heap.asked if step.startswith("+")] for heap in heaps]
@@ -229,7 +229,7 @@ def test_what_a_process_did_before_leaves_small_free_places_between_others_and_a
 
 
 def test_heaps_begin_anywhere_in_a_page():
-    starts = [LoadedHeap(seed).malloc().end % PAGE_BYTES for seed in range(100)]
+    starts = [LoadedHeap(seed).malloc().end % PAGE_BYTES for seed in range(40)]
     assert all(start % 16 == 0 for start in starts)
     assert min(starts) < 512
     assert max(starts) > PAGE_BYTES - 512
