@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
@@ -185,3 +186,54 @@ def test_a_model_of_many_sizes_gets_a_region_with_room_for_all():
 def test_a_small_model_of_many_sizes_gets_the_smallest_region():
     found = roomy_form(within(chain([1000, 400], LONG)), 1000)
     assert found.form == SteadyForm((MIB // 2 + 256,))
+
+
+A, B, C = (MIB * size // 2 + 256 for size in (1, 2, 4))
+
+
+@dataclass(frozen=True)
+class Priced(InForm):
+    """A plan of which it is said what runs take in each form, in KiB: what is resident, and what is reserved."""
+
+    said: Mapping[tuple[int, ...], tuple[int, int]]
+
+    def runs(self, form: SteadyForm, *_: object) -> RunsForecast:
+        resident, reserved = self.said.get(form.ballast_bytes, (10**6, 10**6))
+        return RunsForecast(1024 * resident, 0, 0, 1024 * reserved)
+
+    def runs_below(self, most_bytes: int, form: SteadyForm, *_: object) -> RunsForecast | None:
+        found = self.runs(form)
+        return found if found.most_bytes < most_bytes else None
+
+
+def priced(said: Mapping[tuple[int, ...], tuple[int, int]]) -> Priced:
+    return Priced((WIDE,), SteadyBranch(2), (), HERE, said)
+
+
+@pytest.mark.parametrize(
+    ("said", "chosen"),
+    [
+        ({(): (100000, 0), (A,): (99600, 0)}, ()),  # less than the two-hundredth part better
+        ({(): (100000, 0), (A,): (99400, 0)}, (A,)),
+        ({(): (100000, 0), (A,): (99000, 100000)}, ()),  # more is reserved
+        ({(): (100000, 0), (A,): (99000, 40000)}, (A,)),
+        ({(): (100000, 0), (A,): (99000, 0), (A, B): (98600, 0)}, (A,)),
+        ({(): (100000, 0), (A,): (99000, 0), (A, B): (98000, 0)}, (A, B)),
+        ({(): (100000, 0), (B,): (99000, 0), (A, B): (98000, 0), (A, B, C): (90000, 0)}, (A, B, C)),
+    ],
+)
+def test_each_ballast_has_to_be_worth_it(said, chosen):
+    found = best_form(RunsForecast(200 * MIB, 0, 0, 0), priced(said), 2 * MIB)
+    assert found.form is not None
+    assert found.form.ballast_bytes == chosen
+
+
+@pytest.mark.parametrize(
+    ("with_small", "chosen"),
+    [((99000, 0), (C,)), ((98900, 0), (A, C)), ((97000, 100000), (C,))],
+)
+def test_a_region_for_small_tensors_saves_twice_what_other_sizes_may_put_there(with_small, chosen):
+    """512 KiB, which the largest size leaves empty."""
+    found = roomy_form(priced({(C,): (100000, 0), (A, C): with_small}), 2 * MIB)
+    assert found.form is not None
+    assert found.form.ballast_bytes == chosen

@@ -124,6 +124,7 @@ def pair(number: int, size: int, **how: bool) -> list[Request]:
     ("requests", "asked"),
     [
         (pair(1, 5000, in_block=False), ["+160", "+5000 at 64", "write", "+32", "-5000", "-160", "-32"]),
+        (pair(0, 5000, in_block=False), ["+160", "+5000 at 64", "write", "+32", "-5000", "-160", "-32"]),
         (pair(-1, 700, in_block=False), ["+700 at 64", "write", "+16", "-700", "-16"]),  # workspace
         (pair(1, 0, in_block=False), ["+160", "+32", "-160", "-32"]),  # a value in another's buffer
         (
