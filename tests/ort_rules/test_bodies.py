@@ -282,3 +282,14 @@ def test_what_is_a_little_part_of_the_most_in_use_is_small():
     assert events(kernels[1], {}, 0) == [1024, 2**20 - 1024, -2, -1]
     between = [made("a", 0, 1024), made("b", 1024, 2**20 - 512)]  # of which 1,024.5 bytes are that part
     assert events(between, {}, 0) == [1024, 2**20 - 512, -2, -1]
+
+
+def test_what_lies_in_place_goes_when_it_dies_and_not_another_as_large():
+    wiring = MAKE_TWO | {"relu": KernelWiring((2,), (3,), (2,)), "c": KernelWiring((3,), (4,), (3,))}
+    assert events([*TWO, RELU, made("c", 800, 100)], wiring, 500) == [400, 400, 100, -2]
+
+
+def test_where_a_value_was_made_in_an_earlier_round_is_free_once_it_lies_elsewhere():
+    wiring = {"u": KernelWiring((), (4,), ()), "v": KernelWiring((), (3,), (), is_first=True)}
+    kernels = [made("u", 0, 400), made("v", 400, 400), BodyKernel("v", 800, 800, (200,)), made("w", 400, 50)]
+    assert events(kernels, wiring, 450) == [400, 400, -2, 50]

@@ -95,8 +95,9 @@ def test_inputs_that_the_device_alone_reads_are_there_before_the_first_op():
 def test_inputs_that_both_read_are_copied_by_an_op_before_other_values():
     ops = [op([], [0], [1, 1]), op([0], [1], [1, 1]), op([0, 1], [2], [1, 1])]
     plan = [Compute(0, 0), Compute(1, 0), Copy(1, 0, 1), Copy(0, 0, 1), Compute(2, 1)]
-    found = ordered(ops, plan, given=1)
-    assert found == [Compute(0, 0), Compute(1, 0), Copy(0, 0, 1), Copy(1, 0, 1), Compute(2, 1)]
+    for name in ("v{}".format, lambda number: f"v{9 - number}"):
+        found = ordered(ops, plan, given=1, names=lambda plan, name=name: list(map(name, range(len(plan.instances)))))
+        assert found == [Compute(0, 0), Compute(1, 0), Copy(0, 0, 1), Copy(1, 0, 1), Compute(2, 1)]
 
 
 def test_shapes_are_read_as_soon_as_they_can_be():
