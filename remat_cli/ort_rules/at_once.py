@@ -32,7 +32,7 @@ def simulate_at_once(requests: Sequence[Request], count: int, session: LoadedSes
         shift=2 * (1 + max((abs(request.number) for request in requests), default=0)),
     )
     drawn = [crowd.drawn(session, random.Random(seed)) for seed in range(DRAWN)]
-    return tuple(max(alike, key=lambda each: each.resident_bytes) for alike in zip(*drawn, strict=True))
+    return tuple(max((each[at] for each in drawn), key=lambda run: run.resident_bytes) for at in range(ROUNDS))
 
 
 @dataclass(frozen=True)

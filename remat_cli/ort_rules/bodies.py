@@ -117,8 +117,7 @@ class _Body:
         """Follow a kernel: results that do not add to what is in use lie in what it reads."""
         self.settle(kernel.begin_bytes)
         left_bytes = kernel.end_bytes - kernel.begin_bytes
-        makes = (*known.makes, *[None] * len(kernel.result_bytes))
-        for value, size_bytes in zip(makes, kernel.result_bytes, strict=False):
+        for value, size_bytes in _results(kernel, known):
             if 0 < size_bytes <= left_bytes:
                 self._take(size_bytes, value)
                 left_bytes -= size_bytes
@@ -139,17 +138,17 @@ class _Body:
 
     def pass_on(self, kernel: BodyKernel, known: KernelWiring) -> None:
         """Follow an op when its body has run: its results are what the body made, or copies that come now."""
-        makes = (*known.makes, *[None] * len(kernel.result_bytes))
         if kernel.copies:
             self.settle(self.in_use_bytes - sum(buffer.bytes for buffer in self.held if self._is_read(buffer)))
-        for value, size_bytes in zip(makes, kernel.result_bytes if kernel.copies else (), strict=False):
-            self._take(size_bytes, value)
+            for value, size_bytes in _results(kernel, known):
+                self._take(size_bytes, value)
         self.settle(kernel.end_bytes)
-        for value, candidates in zip(known.makes, () if kernel.copies else known.passes, strict=False):
-            made = [self.place[each] for each in candidates if each in self.place and self.place[each] in self.held]
-            self._bind(value, max(made, key=self.held.index, default=None))
-            self.dead.update(candidates)
-        for value, candidates in zip(known.makes, known.passes, strict=False):
+        for at, candidates in enumerate(known.passes):
+            value = known.makes[at]
+            if not kernel.copies:
+                made = [buffer for buffer in self.held if any(self.place.get(each) is buffer for each in candidates)]
+                self._bind(value, made[-1] if made else None)
+                self.dead.update(candidates)
             for listed in self.parts.keys() & candidates:
                 self.parts[value] = self.parts.pop(listed)
         self._die(known)
@@ -182,9 +181,7 @@ class _Body:
         rest_bytes = excess_bytes - sum(buffer.bytes for buffer in dead)
         exact = [buffer for buffer in largest_first if buffer.bytes == rest_bytes]
         for buffer in dict.fromkeys((*dead, *exact, *largest_first)):
-            if excess_bytes <= 0:
-                break
-            if buffer.bytes <= excess_bytes + SLACK_BYTES:
+            if excess_bytes > 0 and buffer.bytes <= excess_bytes + SLACK_BYTES:
                 excess_bytes -= buffer.bytes
                 self.held.remove(buffer)
                 self.events.append((buffer, False))
@@ -209,6 +206,12 @@ class _Body:
         else:
             self.place[value] = buffer
             buffer.values.add(value)
+
+
+def _results(kernel: BodyKernel, known: KernelWiring) -> Iterator[tuple[int | None, int]]:
+    """Values that a kernel makes, where the model says which, and their bytes."""
+    for at, size_bytes in enumerate(kernel.result_bytes):
+        yield known.makes[at] if at < len(known.makes) else None, size_bytes
 
 
 def _encoded(events: Sequence[tuple[_Buffer, bool]], rounds: Sequence[int]) -> Iterator[int]:

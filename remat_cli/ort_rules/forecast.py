@@ -122,9 +122,10 @@ def _predict(judged: Judged, file: FileFacts, runtime: Runtime, sessions: Sessio
     # there all the same: the heap hands out again what was written before.
     in_heap_bytes = min(rules.loading.stream_bytes, sum(each.inside_bytes for each in file.weights))
     arena = LoadedSession(rules.arena, judged.copies).arena()
-    regions = zip(arena.regions, arena.touched, strict=True)
     unused_bytes = sum(
-        region - sum(end - start for start, end in spans) for region, spans in regions if region <= in_heap_bytes
+        region_bytes - sum(end - start for start, end in arena.touched[at])
+        for at, region_bytes in enumerate(arena.regions)
+        if region_bytes <= in_heap_bytes
     )
     extra_bytes = arena.resident_bytes - sum(judged.copies) + unused_bytes if runtime.options.has_arena else 0
     ops = len(judged.graph.ops)
@@ -251,7 +252,7 @@ def predict_runs_below(
 ) -> RunsForecast | None:
     """Predict runs as `predict_runs` does; None as soon as they hold no less than `most_bytes`."""
     if not runtime.options.has_arena:
-        all_runs = predict_runs(requests, runtime, form, copies)
+        all_runs = predict_runs(requests, runtime, form)
         return all_runs if all_runs.most_bytes < most_bytes else None
     found = list[tuple[RunMemory, ...]]()
     arena = rules_for(runtime).arena

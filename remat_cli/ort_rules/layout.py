@@ -63,7 +63,7 @@ class LayoutOp:
 
     def is_standard(self, *op_types: str) -> bool:
         """Whether it is one of these ops of the ONNX domain."""
-        return self.domain in ("", "ai.onnx") and self.op_type in op_types
+        return not self.domain and self.op_type in op_types
 
 
 @dataclass(frozen=True)
@@ -94,39 +94,43 @@ class LaidOut:
 
 def laid_out(scene: LayoutScene, block: int) -> LaidOut:
     """What a default session makes of a graph on a processor with blocks of so many channels (1: with none)."""
-    if block > 1:
-        return _Step(scene, block).done()
-    # Sums, and activations behind them, go into convolutions.
-    reads = Counter(name for op in scene.ops for name in op.reads if name)
+    plain = LaidOut(tuple(replace(op, covers=(op.name,)) for op in scene.ops), {})
+    laid = plain if block == 1 else _Step(scene, block).done()
+    return replace(laid, ops=_with_sums(replace(scene, ops=laid.ops)))
+
+
+def _with_sums(scene: LayoutScene) -> tuple[LayoutOp, ...]:
+    """The ops once sums, and activations behind them, have gone into convolutions that lie in no blocks."""
+    reads = Counter(name for op in scene.ops for name in op.reads)
     reads.update(scene.outputs)
     reader = {name: op for op in scene.ops for name in op.reads}
     maker = {name: (place, op) for place, op in enumerate(scene.ops) for name in op.makes}
     taken: dict[str, LayoutOp | None] = {}
-    for op in scene.ops:
-        add = reader.get(op.makes[0]) if op.is_standard(CONV) and reads[op.makes[0]] == 1 else None
-        if add is None or not add.is_standard("Add") or add.name in taken or op.makes[0] in scene.outputs:
-            continue
-        conv = _conv_of_sum(scene, add, maker, reads)
+    for add in scene.ops:
+        conv = _conv_of_sum(scene, add, maker, reads) if add.is_standard("Add") else None
         if conv is None:
             continue
-        other = add.reads[1 - add.reads.index(conv.makes[0])]
-        follower = reader.get(add.makes[0]) if reads[add.makes[0]] == 1 else None
-        moves = follower is not None and add.makes[0] not in scene.outputs and follower.is_standard(*MOVING_PLAIN)
-        last = follower if moves and follower is not None else add
-        more = {"activation": last.op_type} if moves else {}
-        covers = (conv.name, add.name, *((last.name,) if moves else ()))
-        taken.update(dict.fromkeys(covers[:-1]))
+        last, attributes = add, conv.attributes
+        follower = reader.get(add.makes[0])
+        if follower is not None and reads[add.makes[0]] == 1 and follower.is_standard(*MOVING_PLAIN):
+            last, attributes = follower, {**attributes, "activation": follower.op_type}
+        covers = dict.fromkeys((conv.name, add.name, last.name))
+        taken |= covers
         taken[last.name] = replace(
             conv,
             op_type="FusedConv",
             domain=CONTRIB,
-            reads=(*conv.reads, other),
+            reads=(*conv.reads, *(name for name in add.reads if name != conv.makes[0])),
             makes=last.makes,
-            attributes={**conv.attributes, **more},
-            covers=covers,
+            attributes=attributes,
+            covers=tuple(covers),
         )
-    kept = [taken.get(op.name, replace(op, covers=(op.name,))) for op in scene.ops]
-    return LaidOut(tuple(op for op in kept if op is not None), {})
+    kept = (taken.get(op.name, op) for op in scene.ops)
+    return tuple(op for op in kept if op is not None)
+
+
+_Origin = tuple[tuple[str, int, int], ...]
+"""Of each dimension of a value: the value from which it comes, its axis there, and how often it was halved since."""
 
 
 @dataclass
@@ -138,7 +142,7 @@ class _Blocked:
     channels: int
     reads_before: int
     reads_left: int
-    origin: tuple[object, ...]
+    origin: _Origin
 
 
 @dataclass
@@ -156,7 +160,7 @@ class _Step:
     def done(self) -> LaidOut:
         """Walk, then reorder what is still read by others."""
         ops = self.scene.ops
-        self.reads = Counter(name for op in ops for name in op.reads if name)
+        self.reads = Counter(name for op in ops for name in op.reads)
         self.reads.update(self.scene.outputs & {name for op in ops for name in op.makes})
         self.makers = frozenset(name for op in ops for name in op.makes)
         for op in ops:
@@ -188,29 +192,26 @@ class _Step:
             return self._norm(op)
         if op.is_standard("Resize", "Upsample"):
             return self._resize(op)
-        return op.is_standard(*GLOBAL_POOLS) and op.reads[0] in self.blocked and self._pool(op)
+        return op.is_standard(*GLOBAL_POOLS) and self._pool(op)
 
     def _conv(self, op: LayoutOp) -> bool:
         weight = self.scene.weights.get(op.reads[1])
         if weight is None or len(weight) != RANK or len(op.reads) > PLACES_OF_SUM - 1:
             return False
         outputs, inputs, groups = weight[0], weight[1], op.attributes.get("group", 1)
-        is_direct = False
+        is_direct = groups == 1 and inputs < self.block
         if groups > 1:
             is_depthwise = inputs == 1 and outputs == groups
-            whole = inputs % self.block == 0 and outputs % groups == 0 and outputs // groups % self.block == 0
+            whole = inputs % self.block == 0 and outputs // groups % self.block == 0
             if outputs % ALIGNED or not (is_depthwise or whole):
                 return False
-        elif inputs < self.block:
-            is_direct = True
-        elif inputs % ALIGNED:
+        elif not is_direct and inputs % ALIGNED:
             return False
         bias = op.reads[2] if len(op.reads) > 2 else ""
         if bias and self.scene.weights.get(bias) != (outputs,):
             return False
         first = op.reads[0] if is_direct else self._in_blocks(op.reads[0])
-        origin = self._window_origin(op, weight[2:], first) if not is_direct else self._fresh_origin(op)
-        self._make(op, (first, *op.reads[1:]), CONV, outputs, origin)
+        self._make(op, (first, *op.reads[1:]), CONV, outputs, self._window_origin(op, weight[2:], first))
         return True
 
     def _pool(self, op: LayoutOp) -> bool:
@@ -227,9 +228,7 @@ class _Step:
         if len(known) < len(read) or any(each.channels != known[0].channels for each in known):
             return False
         is_add = not op.is_standard("Mul")
-        if not all(
-            self._same_dims(op.reads[0], known[0], name, each) for name, each in zip(op.reads, known, strict=True)
-        ):
+        if not all(self._same_dims(op.reads[0], name) for name in op.reads):
             return False
         for each in known:
             each.reads_left -= 1
@@ -252,7 +251,7 @@ class _Step:
             each.reads_left -= 1
         first = known[0].origin
         channels = sum(each.channels for each in known)
-        origin = (first[0], op.makes[0], *first[2:])
+        origin = (first[0], self._fresh_origin(op)[1], *first[2:])
         self._make(op, tuple(each.name for each in known), op.op_type, channels, origin, op.domain)
         return True
 
@@ -293,7 +292,7 @@ class _Step:
         is_nearest = mode == "nearest" and by == "asymmetric" and op.attributes.get("nearest_mode") == "floor"
         if op.op_type == "Resize" and not is_nearest and not (mode == "linear" and by in LINEAR_BY):
             return False
-        if tuple(scales[:2]) != (1, 1) or any(scale != int(scale) or scale < 1 for scale in scales):
+        if tuple(scales[:2]) != (1, 1) or any(scale != int(scale) for scale in scales):
             return False
         each.reads_left -= 1
         self._make(op, (each.name,), "Upsample", each.channels, self._fresh_origin(op))
@@ -316,7 +315,7 @@ class _Step:
         reads: tuple[str, ...],
         op_type: str,
         channels: int,
-        origin: tuple[object, ...],
+        origin: _Origin,
         domain: str = NCHWC,
     ) -> None:
         name = f"{op.makes[0]}{IN_BLOCKS}"
@@ -341,33 +340,33 @@ class _Step:
         channels = shape[1] if shape is not None and len(shape) == RANK else None
         return channels if isinstance(channels, int) else None
 
-    def _fresh_origin(self, op: LayoutOp) -> tuple[object, ...]:
+    def _fresh_origin(self, op: LayoutOp) -> _Origin:
         return tuple((op.makes[0], axis, 0) for axis in range(RANK))
 
-    def _window_origin(self, op: LayoutOp, kernel: Sequence[int] | None, first: str) -> tuple[object, ...]:
+    def _window_origin(self, op: LayoutOp, kernel: Sequence[int] | None, first: str) -> _Origin:
         """From which value each dimension comes, and how often it was halved, as far as the runtime follows that."""
         fresh = self._fresh_origin(op)
         before = next((each.origin for each in self.blocked.values() if each.name == first), None)
         if before is None:
             return fresh
         found = [before[0], fresh[1]]
-        kernel = kernel or op.attributes.get("kernel_shape")
+        kernel = kernel or op.attributes.get("kernel_shape", (0, 0))
         pads, strides = op.attributes.get("pads", (0, 0, 0, 0)), op.attributes.get("strides", (1, 1))
         dilations, by = op.attributes.get("dilations", (1, 1)), op.attributes.get("auto_pad", "NOTSET")
         for axis in range(2):
-            is_followed = kernel is not None and dilations[axis] == 1 and strides[axis] in (1, 2)
-            padding = 0 if by == "VALID" else pads[axis] + pads[axis + 2]
-            keeps = is_followed and (by.startswith("SAME") or padding + 1 == (kernel or (0, 0))[axis])
-            old = before[2 + axis]
-            found.append(
-                (*old[:2], old[2] + strides[axis] - 1) if keeps and isinstance(old, tuple) else fresh[2 + axis]
-            )
+            is_followed = dilations[axis] == 1 and strides[axis] in (1, 2)
+            if is_followed and (by.startswith("SAME") or pads[axis] + pads[axis + 2] + 1 == kernel[axis]):
+                name, place, halvings = before[2 + axis]
+                found.append((name, place, halvings + strides[axis] - 1))
+            else:
+                found.append(fresh[2 + axis])
         return tuple(found)
 
-    def _same_dims(self, first: str, one: _Blocked, second: str, other: _Blocked) -> bool:
+    def _same_dims(self, first: str, second: str) -> bool:
+        """Whether the runtime knows that two values in blocks have the same dimensions."""
         ours, theirs = self.scene.shapes.get(first), self.scene.shapes.get(second)
         for axis in range(RANK):
-            if one.origin[axis] == other.origin[axis]:
+            if self.blocked[first].origin[axis] == self.blocked[second].origin[axis]:
                 continue
             if ours is None or theirs is None or ours[axis] is None or ours[axis] != theirs[axis]:
                 return False
@@ -378,10 +377,8 @@ def _conv_of_sum(
     scene: LayoutScene, add: LayoutOp, maker: Mapping[str, tuple[int, LayoutOp]], reads: Mapping[str, int]
 ) -> LayoutOp | None:
     """The convolution that takes in a sum: of those that may, the one that stands first in the file."""
-    shapes = [scene.shapes.get(name) for name in add.reads]
-    if len(add.reads) != 2 or shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) != RANK:
-        return None
-    if any(dim is None or dim == 0 for dim in shapes[0]):
+    shape, *others = {scene.shapes.get(name) for name in add.reads}
+    if others or shape is None or len(shape) != RANK or any(dim is None or dim == 0 for dim in shape):
         return None
     makers = sorted((maker[name] for name in set(add.reads) if name in maker), key=lambda each: each[0])
     for _, op in makers:
@@ -459,7 +456,7 @@ class WholeLayout:
 def whole_layout(scene: LayoutScene) -> WholeLayout:
     """What the layout step makes of a whole model on all kinds of processors."""
     names = {op.name: op.name for op in scene.ops}
-    blocked = [_in_blocks(laid_out(scene, block)) for block in BLOCKS if block > 1]
+    blocked = [_in_blocks(laid_out(scene, block)) for block in BLOCKS if block != 1]
     return WholeLayout(
         fates={block: fates(scene, block, names) for block in BLOCKS},
         in_blocks=frozenset.intersection(*blocked),

@@ -87,5 +87,6 @@ def _explained(
 def _born(graph: Graph, plan: Plan, number: int) -> set[int]:
     """Results of a step for which the judge takes a new buffer."""
     older = {instance.storage for instance in plan.instances if instance.birth < number}
-    made = zip(graph.ops[number].outputs, plan.makes[number], strict=True)
-    return {tensor for tensor, value in made if plan.instances[value].storage not in older}
+    results = graph.ops[number].outputs
+    makes = plan.makes[number]
+    return {each for at, each in enumerate(results) if plan.instances[makes[at]].storage not in older}

@@ -25,6 +25,9 @@ MOST_CACHED_BYTES: Final = 1040  # of a chunk that waits for its size to be aske
 CACHED: Final = 7  # that wait, of each size
 MOST_FAST_BYTES: Final = 128  # of a chunk that waits, when no more may, until a large one is taken or given back
 SMALL_BYTES: Final = 1024  # from here on free chunks of one size are not taken oldest first
+BINS: Final = ((6, 48, 48), (9, 20, 91), (12, 10, 110), (15, 4, 119), (18, 2, 124))
+"""Of chunks that are not small, by so many bits of their sizes: up to so many steps, from this number on."""
+LAST_BIN: Final = 126
 JOINING_BYTES: Final = 2**16  # what is given back and joined to so much ends the waiting, and may trim the heap
 
 
@@ -32,20 +35,20 @@ JOINING_BYTES: Final = 2**16  # what is given back and joined to so much ends th
 class HeapChunk:
     """A part of the heap between two others, or a mapping of its own (`is_mapped`).
 
-    `state` is "used", "top" (the free end), "sorted" or "unsorted" (free), "cached" or "fast" (waiting).
+    `state` is "sorted" or "unsorted" where it is free; no text where it is used, waits, or is the free end.
     """
 
     start: int
     size: int
     before: HeapChunk | None = None
     after: HeapChunk | None = None
-    state: str = "used"
+    state: str = ""
     is_mapped: bool = False
 
     @property
     def is_free(self) -> bool:
         """Whether it is joined with what is given back beside it."""
-        return self.state in ("sorted", "unsorted")
+        return bool(self.state)
 
     def cut(self, size: int) -> HeapChunk:
         """Keep so many bytes of it; the rest is a chunk of its own behind it."""
@@ -100,7 +103,7 @@ class Malloc:
         self.threshold_bytes, self.trim_bytes = threshold_bytes, threshold_bytes * (1 if is_first else 2)
         self.end = start + free_bytes
         self.written, self.mapped_bytes = Written(), 0
-        self._top = HeapChunk(start, free_bytes, state="top")
+        self._top = HeapChunk(start, free_bytes)
         self._cached: dict[int, list[HeapChunk]] = {}
         self._fast: dict[int, list[HeapChunk]] = {}
         self._unsorted: list[HeapChunk] = []  # oldest first
@@ -117,7 +120,7 @@ class Malloc:
         """Ask for a block."""
         size = _chunk_bytes(size_bytes)
         waiting = self._cached.get(size)
-        return _used(waiting.pop()) if waiting else self._take(size)
+        return waiting.pop() if waiting else self._take(size)
 
     def take_aligned(self, size_bytes: int, alignment: int) -> HeapChunk:
         """Ask for a block at a multiple of `alignment`, 32 or more."""
@@ -155,7 +158,7 @@ class Malloc:
         """Take a chunk of a size that has no cached one."""
         fast, same = self._fast.get(size), self._sorted.get(size) if size < SMALL_BYTES else None
         if fast:
-            found = _used(fast.pop())
+            found = fast.pop()
             while fast and self._may_cache(fast[-1]):
                 self._cache(fast.pop())
             return found
@@ -200,13 +203,16 @@ class Malloc:
             else:
                 return chunk
         if is_cached:
-            return _used(self._cached[size].pop())
+            return self._cached[size].pop()
         at = bisect_left(self._sizes, size)
         if at == len(self._sizes):
             return None
         same = self._sorted[self._sizes[at]]
-        is_second = len(same) > 1 and self._sizes[at] >= SMALL_BYTES
-        return self._cut(self._unlinked(same[1 if is_second else 0]), size)
+        if self._sizes[at] < SMALL_BYTES:
+            chosen = same[0]
+        else:  # the second, or the last where it lies in another bin than one of the size would
+            chosen = same[:2][-1] if _bin(size) == _bin(self._sizes[at]) else same[-1]
+        return self._cut(self._unlinked(chosen), size)
 
     def _cut(self, chunk: HeapChunk, size: int) -> HeapChunk:
         """A part of a free chunk that was taken; the rest is free."""
@@ -219,9 +225,7 @@ class Malloc:
 
     def _from_top(self, size: int) -> HeapChunk:
         """A part of the free end."""
-        rest = self._top.cut(size)
-        taken, self._top = _used(self._top), rest
-        rest.state = "top"
+        taken, self._top = self._top, self._top.cut(size)
         return taken
 
     def _from_system(self, size: int) -> HeapChunk:
@@ -237,7 +241,6 @@ class Malloc:
         if self._may_cache(chunk):
             self._cache(chunk)
         elif chunk.size <= MOST_FAST_BYTES:
-            chunk.state = "fast"
             self._fast.setdefault(chunk.size, []).append(chunk)
         elif self._join(chunk).size >= JOINING_BYTES:
             self._end_waiting()
@@ -263,7 +266,7 @@ class Malloc:
         behind = chunk.after
         if behind is self._top:
             chunk.join()
-            chunk.state, self._top = "top", chunk
+            self._top = chunk
             return chunk
         if behind is not None and behind.is_free:
             self._unlinked(behind)
@@ -282,19 +285,21 @@ class Malloc:
             if not same:
                 del self._sorted[chunk.size]
                 del self._sizes[bisect_left(self._sizes, chunk.size)]
-        return _used(chunk)
+        chunk.state = ""
+        return chunk
 
     def _may_cache(self, chunk: HeapChunk) -> bool:
         return chunk.size <= MOST_CACHED_BYTES and len(self._cached.get(chunk.size, ())) < CACHED
 
     def _cache(self, chunk: HeapChunk) -> None:
-        chunk.state = "cached"
         self._cached.setdefault(chunk.size, []).append(chunk)
 
 
-def _used(chunk: HeapChunk) -> HeapChunk:
-    chunk.state = "used"
-    return chunk
+def _bin(size: int) -> int:
+    """In which bin free chunks of a size lie, where they are sorted by size."""
+    if size < SMALL_BYTES:
+        return size // STEP_BYTES
+    return next((first + (size >> bits) for bits, most, first in BINS if size >> bits <= most), LAST_BIN)
 
 
 def _chunk_bytes(size_bytes: int) -> int:

@@ -68,9 +68,9 @@ class OneSession:
                 needed = {instance for reads in judged.reads for instance in reads}
                 needed |= kept_instances(self.shared.problem, judged)
                 runs = Counter(judged.schedule.op_ids())
-                steps = zip(judged.schedule.steps, judged.makes, strict=True)
-                again = (made for s, made in steps if isinstance(s, Compute) and runs[s.op] > 1)
-                return None if any(map(needed.isdisjoint, again)) else judged
+                steps = enumerate(judged.schedule.steps)
+                again = (number for number, step in steps if isinstance(step, Compute) and runs[step.op] > 1)
+                return None if any(needed.isdisjoint(judged.makes[number]) for number in again) else judged
             session = replace(session, shared=replace(self.shared, plan=judged))
         return None
 

@@ -143,12 +143,11 @@ def _many_heads(graph: Graph, op: Op, workspace_bytes: int, rules: WorkspaceRule
     fed = [graph.tensors[each] for each in op.inputs]
     if not _are_attended(fed[:2]):
         return
-    lengths = [each.shape[1] if len(each.shape) == STATE_AXES else 1 for each in fed[:3]]
-    turned = [each.size_bytes for each, length in zip(fed, lengths, strict=False) if length > 1]
-    made = graph.tensors[op.outputs[0]]
+    turned = [each.size_bytes for each in fed[:3] if len(each.shape) == STATE_AXES and each.shape[1] > 1]
+    made, length = graph.tensors[op.outputs[0]], fed[0].shape[1] if len(fed[0].shape) == STATE_AXES else 1
     rest_bytes = workspace_bytes - sum(turned)
-    mask_bytes = made.shape[0] * (fed[1].shape[-2] if len(fed) > 1 else lengths[0]) * FLOAT_BYTES
-    of_head_bytes = max(1, mask_bytes * lengths[0])
+    mask_bytes = made.shape[0] * (fed[1].shape[-2] if len(fed) > 1 else length) * FLOAT_BYTES
+    of_head_bytes = max(1, mask_bytes * length)
     scores_bytes = round((rest_bytes - made.size_bytes) / of_head_bytes) * of_head_bytes
     are_scores = 0 <= rest_bytes - made.size_bytes - scores_bytes <= rules.slack_bytes + mask_bytes
     is_value = bool(turned) and abs(rest_bytes - turned[-1]) <= rules.slack_bytes

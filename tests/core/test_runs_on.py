@@ -6,8 +6,6 @@ import msgspec
 import pytest
 
 from remat_cli.core.values.runs_on import DEFAULT_OPTIONS, RUNS_ON_KEY, UNLIKE, RunsOn
-from remat_cli.ort_rules.runtime import processor_of
-from remat_cli.ort_rules.versions import newest
 
 BLOCKED = RunsOn("x86-64 with AVX-512", 16, "1.26", "1.26", "1.32", DEFAULT_OPTIONS, is_guarded=True)
 TILED = RunsOn("arm64", None, "1.26", "1.18", "1.33", DEFAULT_OPTIONS, unlike=UNLIKE)
@@ -47,19 +45,6 @@ def test_only_a_file_with_blocks_needs_a_guard():
     assert not BLOCKED.is_unguarded
     assert not ANYWHERE.is_unguarded
     assert msgspec.structs.replace(BLOCKED, is_guarded=False).is_unguarded
-
-
-def test_processors_are_told_apart_as_far_as_files_depend_on_them():
-    assert processor_of("x86_64", 16) == processor_of("AMD64", 16) == "x86-64 with AVX-512"
-    assert processor_of("x86_64", 8) == processor_of("x86_64", 1) == "x86-64 without AVX-512"
-    assert processor_of("aarch64", 1) == processor_of("arm64", 16) == "arm64"
-    assert processor_of("riscv64", 1) == "riscv64"
-
-
-def test_versions_are_compared_as_numbers():
-    assert newest(["1.9", "1.26", "1.3"]) == "1.26"
-    assert newest(["1.32.0", "1.31.1"]) == "1.32"
-    assert newest(["1.33.0.dev20260101"]) == "1.33"
 
 
 def test_in_brief_it_says_all_but_what_was_tried():

@@ -148,3 +148,47 @@ def test_without_tensors_that_have_a_place_in_the_block_later_runs_ask_for_none(
     steps = [Request(0, MIB, True, in_block=False), Request(0, MIB, False, in_block=False)]
     found = simulate_runs(steps, 3, 0, LoadedSession(RULES))
     assert [run.new_regions for run in found] == [(MIB,), (), ()]
+
+
+def test_what_was_written_is_one_span_where_it_meets():
+    arena = Arena(RULES)
+    arena.run([Request(0, 256 * KIB, True), Request(1, 256 * KIB, True, is_written=False), Request(2, 128 * KIB, True)])
+    assert arena.touched == [[(0, 256 * KIB), (512 * KIB, 640 * KIB)]]
+    arena.run([Request(1, 256 * KIB, False), Request(3, 256 * KIB, True)])
+    assert arena.held[3].start == 256 * KIB
+    assert arena.touched == [[(0, 640 * KIB)]]
+
+
+def test_what_is_written_over_several_spans_is_counted_once():
+    arena = Arena(RULES)
+    parts = [Request(number, 128 * KIB, True, is_written=number % 2 == 0) for number in range(7)]
+    arena.run([*parts, *[Request(number, 128 * KIB, False) for number in range(6)]])
+    assert arena.touched == [[(at * 128 * KIB, (at + 1) * 128 * KIB) for at in (0, 2, 4, 6)]]
+    arena.run([Request(7, 700 * KIB, True)])
+    assert arena.touched == [[(0, 700 * KIB), (768 * KIB, 896 * KIB)]]
+    assert arena.touched_bytes == 828 * KIB
+
+
+def test_a_chunk_is_cut_where_128_mib_would_be_left():
+    for size, taken in ((384 * MIB, 384 * MIB), (384 * MIB + 256, 512 * MIB)):
+        arena = Arena(RULES)
+        arena.take(0, size)
+        assert arena.regions == [512 * MIB]
+        assert arena.held[0].size == taken
+
+
+def test_copies_that_loading_left_are_not_counted_for_runs():
+    steps = requests((0, 3 * MIB), (1, 2 * MIB), (0, 0), (1, 0))
+    found = simulate_runs(steps, 3, 0, LoadedSession(RULES, (MIB, 100)))
+    arena = LoadedSession(RULES, (MIB, 100)).arena()
+    before = arena.resident_bytes
+    arena.run(steps)
+    assert found[0].resident_bytes == arena.resident_bytes - before < arena.resident_bytes
+    assert len({chunk.owner for row in arena.chunks for chunk in row if chunk.owner is not None}) == 2
+
+
+def test_a_run_that_leaves_just_as_much_as_is_allowed_is_not_the_last():
+    steps = requests((0, MIB), (0, 0))
+    held = simulate_runs(steps, 1, 0, LoadedSession(RULES))[0].resident_bytes
+    assert len(simulate_runs(steps, 5, 0, LoadedSession(RULES), most_bytes=held)) == 5
+    assert len(simulate_runs(steps, 5, 0, LoadedSession(RULES), most_bytes=held - 1)) == 1

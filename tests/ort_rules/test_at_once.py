@@ -44,3 +44,23 @@ def test_a_run_that_asks_for_nothing_holds_nothing():
 def test_requests_outside_of_the_block_are_asked_for_one_by_one_in_later_runs_too():
     outside = [Request(0, MIB, takes=True, in_block=False), Request(0, MIB, takes=False, in_block=False)]
     assert most(simulate_at_once(outside, 2, SESSION)) >= MIB
+
+
+def test_callers_hold_outputs_of_one_round_until_the_next_has_ended():
+    output = [Request(1, 3 * MIB, takes=True, in_block=False)]
+    first, second, *later = simulate_at_once(output, 2, SESSION)
+    table = 4 * MIB // 32  # of the region of each
+    assert first.resident_bytes == 2 * (3 * MIB + table)
+    assert sum(first.new_regions) == first.reserved_bytes == 8 * MIB
+    assert second.resident_bytes > first.resident_bytes
+    assert all(each.reserved_bytes == second.reserved_bytes for each in later)
+    assert all(each.new_regions == () for each in later)
+
+
+def test_copies_that_loading_left_are_not_counted_for_runs_at_once():
+    output = [Request(1, 3 * MIB, takes=True, in_block=False)]
+    with_copies = LoadedSession(RULES_1_32.arena, (MIB, 100))
+    found = simulate_at_once(output, 2, with_copies)
+    before = with_copies.arena().resident_bytes
+    assert found[0].resident_bytes < 2 * 3 * MIB + before
+    assert found[0].reserved_bytes > simulate_at_once(output, 2, SESSION)[0].reserved_bytes

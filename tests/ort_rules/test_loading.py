@@ -117,6 +117,43 @@ def test_a_weight_that_is_read_plainly_too_stays_beside_its_copy(is_captured):
     assert found == LoadForecast(16 * MIB, 16 * MIB, 0, 0)
 
 
+def of_branch(size: int, packed: int = 0) -> LoadedWeight:
+    return LoadedWeight(size, packed, is_of_branch=True)
+
+
+def test_a_weight_of_a_branch_is_there_once_more_and_while_it_is_read_a_third_time():
+    """Of what is freed of that the heap keeps what is no larger than the buffer of 4 MiB; a copy passes."""
+    assert above_structure(of_branch(2 * MIB)) == LoadForecast(8 * MIB, 6 * MIB, 0, 0)
+    assert above_structure(of_branch(4 * MIB)) == LoadForecast(16 * MIB, 12 * MIB, 0, 0)
+    assert above_structure(of_branch(8 * MIB)) == LoadForecast(24 * MIB, 16 * MIB, 0, 0)
+    mapped_ones = LoadedWeight(8 * MIB, is_of_branch=True, is_mapped=True)
+    assert above_structure(mapped_ones) == LoadForecast(0, 8 * MIB, 8 * MIB, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "packed", "loaded"),
+    [
+        (5, 2, 2, 5 * (6 + 2) - (10 - 4)),  # copies go where weights were read, but for two
+        (1, 2, 2, 6 + 2),
+        (5, 4, 4, 5 * (12 + 4) - (20 - 8)),
+        (5, 2, 6, 5 * (6 + 6)),  # larger than what the heap keeps
+        (5, 8, 2, 5 * (16 + 2)),  # of which it keeps nothing
+        (5, 1, 3, 5 * (3 + 3)),  # more than it keeps, less the two largest
+    ],
+)
+def test_packed_copies_of_weights_of_a_branch_lie_where_these_were_read(count, size, packed, loaded):
+    """In MiB; the weight stays beside its copy."""
+    found = above_structure(*[of_branch(size * MIB, packed * MIB)] * count)
+    assert found.loaded_bytes == loaded * MIB
+    assert found.load_peak_bytes >= found.loaded_bytes
+
+
+def test_structure_grows_with_ops_in_branches_and_what_the_arena_holds():
+    bare = load_forecast([], LoadedFile(10), OLD)
+    more = load_forecast([], LoadedFile(10, branch_ops=4, arena_extra_bytes=1000), OLD)
+    assert more.load_peak_bytes == more.loaded_bytes == bare.loaded_bytes + 4 * 3400 + 1000
+
+
 def saved(size: int, packings: int = 1, **how: bool) -> LoadedWeight:
     return LoadedWeight(size, size, packings=packings, is_mapped=True, is_saved=True, **how)
 

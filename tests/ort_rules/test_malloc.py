@@ -14,7 +14,7 @@ from remat_cli.ort_rules.malloc import FIRST_THRESHOLD_BYTES, Malloc, Written
 
 MIB = 2**20
 HEAD_BYTES = 16  # before a block, in the heap
-SIZES = (24, 40, 100, 4096, 2**18, 2**20, 4 * 2**20)
+SIZES = (24, 40, 100, 1016, 4096, 2**17 - 8, 2**18, 2**20, 4 * 2**20)
 
 Step = tuple[str, int, int, int]
 """`a` (a block is taken) or `f` (it is given back), its number, its size and its alignment (0: any)."""
@@ -50,9 +50,10 @@ def in_glibc(steps: list[Step], program: Path, folder: Path) -> list[tuple[int, 
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or shutil.which("gcc") is None, reason="needs glibc and gcc")
-@pytest.mark.parametrize("most_bytes", [2000, 200_000, 3 * MIB, 40 * MIB])
-def test_every_block_lies_where_glibc_puts_it(most_bytes, program, tmp_path):
-    steps = drawn(most_bytes, most_bytes)
+@pytest.mark.parametrize("most_bytes", [120, 1200, 2000, 60_000, 200_000, 3 * MIB, 40 * MIB])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_block_lies_where_glibc_puts_it(seed, most_bytes, program, tmp_path):
+    steps = drawn(most_bytes + seed, most_bytes)
     (first, length), *seen = in_glibc(steps, program, tmp_path)
     heap = Malloc(first, free_bytes=length)
     heap.take(24)
@@ -81,6 +82,15 @@ def test_a_mapped_block_goes_back_to_the_system_and_raises_the_threshold():
     heap.give_back(again)
     assert not again.is_mapped  # the next one of its size lies in the heap, which keeps it
     assert heap.resident_bytes >= MIB
+
+
+def test_a_mapped_block_that_was_not_written_goes_back_and_leaves_others():
+    heap = Malloc()
+    written, unwritten = heap.take(MIB), heap.take(2 * MIB)
+    heap.write(written)
+    before = heap.resident_bytes
+    heap.give_back(unwritten, is_written=False)
+    assert heap.resident_bytes == before >= MIB
 
 
 def test_what_is_not_written_is_not_resident():

@@ -100,6 +100,34 @@ def test_results_that_the_body_does_not_make_are_there_before_it():
     assert [(each.bytes, each.takes) for each in found] == [(5, True), (9, True), (9, False)]
 
 
+def test_views_are_noted_only_where_that_is_asked_for():
+    graph, plan = judged(((0,), 16, 0), ((1,), 16, 0), ((2,), 200, 0), ((3,), 40, 0), view=1, kept=(4,))
+    assert all(each.bytes for each in run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces))
+
+
+def test_views_come_and_go_under_numbers_of_their_own():
+    """Every second result is a view of the one before; one that lives to the end of a run goes with its buffer."""
+    tensors = [Tensor("x", "float", (4,), 16)]
+    for number, view_of in enumerate((None, 1, None, 3, None, 5, None)):
+        tensors.append(Tensor(f"t{number}", "float", (25,), 100, number, view_of, number == 6))
+    graph = Graph(tuple(Op(f"o{n}", "Relu", (n,), (n + 1,)) for n in range(7)), tuple(tensors), ())
+    costs = tuple(OpCost(f"o{n}", 1, 0) for n in range(7))
+    plan = baseline(make_problem(graph, Profile("cpu", "", PROVENANCE, costs, 0, 16)))
+    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, with_views=True)
+    told = [each.bytes if each.takes else -each.bytes for each in found]
+    assert told == [100, 0, 100, -100, 0, 0, 100, -100, 0, 100, -100]
+    views = [each for each in found if not each.bytes]
+    assert [each.takes for each in views] == [True, False] * 2
+    assert views[0].number == views[1].number != views[2].number == views[3].number
+    assert {each.number for each in views}.isdisjoint({each.number for each in found if each.bytes})
+
+
+def test_blocks_of_a_body_have_no_place_in_the_block_of_later_runs():
+    graph, plan = judged(((0,), 5, 16), ((1,), 8, 0), kept=(2,))
+    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, {"o0": (1, 5, -1)})
+    assert [(each.bytes, each.in_block) for each in found if each.takes] == [(1, False), (5, True), (8, False)]
+
+
 @pytest.mark.parametrize(("domain", "op_type"), [("com.microsoft", "MultiHeadAttention"), ("", "Attention")])
 def test_a_mask_is_not_taken_for_keys_that_are_weights(domain, op_type):
     shapes = {"q": (2, 128, 256), "mask": (2,), "y": (2, 128, 256)}

@@ -59,3 +59,27 @@ def outside(length: int, cycles: float | None, threads: int) -> np.ndarray:
         first, stop = -(-start // PACKET) * PACKET, min(start + share, length)
         found[first : first + (stop - first) // PACKET * PACKET] = False
     return found
+
+
+@pytest.mark.parametrize(
+    ("elements", "cycles", "threads", "is_all"),
+    [
+        (4096, None, 8, True),  # one thread does all of it
+        (4097, None, 8, False),
+        (1000, 30.0, 8, True),  # soon done, so that it runs whole
+        (1002, 30.0, 8, False),
+        (40960, 30.0, 1, True),
+        (40960, 30.0, 8, True),  # in shares of 1,280
+        (9000, 30.0, 8, False),  # in shares of 1,274, which are no whole packets
+    ],
+)
+def test_an_op_is_all_packets_where_its_length_and_its_shares_are(elements, cycles, threads, is_all):
+    assert is_all_packets(elements, cycles, threads) == is_all
+
+
+def test_shares_are_as_long_as_is_worth_a_thread_and_fit_the_threads():
+    assert share_length(10**6, 30.0, 1) == 10**6
+    assert share_length(1, 10**6, 8) == 1
+    assert share_length(2, 10**6, 2) == 1
+    assert share_length(10**6, 30.0, 4) == 10**6 // 16  # four for each thread
+    assert share_length(9000, 30.0, 8) == 1274  # 40,000 cycles, of 30 and 1.375 for each element

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import random
 import shutil
 import subprocess
 import sys
@@ -12,20 +11,14 @@ from pathlib import Path
 import pytest
 
 import remat_cli
-from remat_cli.ort_rules.arena import RunMemory
-from remat_cli.ort_rules.no_arena import LoadedHeap, simulate_runs_without_arena
-from remat_cli.ort_rules.records import RULES_1_32, Rules
-from remat_cli.ort_rules.requests import Request
 from remat_cli.runtime.observe.resident import ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import installed_rules, pack_all, run_fresh
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import SessionSettings
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
-MIB = 2**20
-RULES: Rules = RULES_1_32
 NEEDS_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-ROOM_SHARE, ROOM_BYTES = 1.05, 3 * MIB
+ROOM_SHARE, ROOM_BYTES = 1.05, 3 * 2**20
 
 TRACED = """
 import ctypes, sys
@@ -45,49 +38,6 @@ count = library.blocks_stop()
 library.block.restype = ctypes.c_long
 print(*(library.block(at) for at in range(count)))
 """
-
-
-def tensors(*steps: int) -> list[Request]:
-    """Requests: a positive number takes a tensor of so many MiB, -N gives the Nth taken back."""
-    sizes: list[int] = []
-    found = []
-    for step in steps:
-        if step > 0:
-            sizes.append(step * MIB)
-            found.append(Request(len(sizes), sizes[-1], True, in_block=False))
-        else:
-            found.append(Request(-step, sizes[-step - 1], False, in_block=False))
-    return found
-
-
-def runs(requests: list[Request], seed: int = 0, held: int = 1) -> tuple[RunMemory, ...]:
-    return simulate_runs_without_arena(requests, held, LoadedHeap(seed), RULES.malloc, RULES.arena)
-
-
-def test_a_run_holds_its_tensors_and_a_later_one_may_find_their_places_taken():
-    found = [run.resident_bytes for run in runs(tensors(4, 2, -1, 1, -2))]
-    assert 6 * MIB <= found[0] < 7 * MIB  # the first tensors are mapped, and go back to the system
-    assert found[1] == pytest.approx(7 * MIB, rel=0.01)  # one output of a MiB is held meanwhile
-    assert found[-1] > 8 * MIB  # small blocks stand where a tensor was, which then needs another place
-
-
-def test_large_blocks_never_lie_in_the_heap():
-    found = [run.resident_bytes / MIB for run in runs(tensors(40, 36, -1, -2))]
-    assert found == pytest.approx([76] * len(found), abs=0.1)
-
-
-def test_later_runs_with_a_pattern_ask_for_one_block():
-    asked = tensors(40, 36, -1, 50, -2, -3, 1)
-    in_block = [Request(each.number, each.bytes, each.takes, in_block=each.number != 4) for each in asked]
-    first, second, *_ = [run.resident_bytes / MIB for run in runs(in_block)]
-    assert first == pytest.approx(86, abs=0.5)
-    assert second == pytest.approx(128, abs=0.5)  # the block, in which 50 lies behind 40 and 36, and two outputs
-
-
-def test_heaps_are_drawn_alike_for_a_seed_and_differ_between_seeds():
-    requests = tensors(4, 2, 4, -1, 2, -2, 4, -3, 1, -4, -5)
-    assert runs(requests, 3) == runs(requests, 3)
-    assert len({runs(requests, seed) for seed in range(8)}) > 1
 
 
 @pytest.fixture(scope="module")
@@ -158,10 +108,3 @@ def plan_inputs(path: Path):
     from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load
 
     return inputs_of(load(path, DimBindings()).ir)
-
-
-def test_drawn_numbers_do_not_depend_on_those_of_others():
-    random.seed(1)
-    first = runs(tensors(4, 2, -1, 1, -2), 5)
-    random.seed(2)
-    assert runs(tensors(4, 2, -1, 1, -2), 5) == first
