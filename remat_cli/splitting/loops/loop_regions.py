@@ -197,10 +197,14 @@ def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
 
 
 def is_read_whole(view: ModelView, regions: Sequence[LoopRegion], region: LoopRegion, name: str) -> bool:
-    """Whether an op outside a region reads what an op of it makes, and is in no other one that makes it again."""
+    """Whether an op outside a region reads what an op of it makes: also one that runs again where that is not made."""
     maker = view.tensors[name].producer
     again = [each.own for each in regions if maker in each.copies]
-    return any(op not in region.own and not any(op in own for own in again) for op in view.readers[name])
+    return any(
+        (op not in region.own and not any(op in own for own in again))
+        or any(op in each.copies and maker not in each.ops for each in regions)
+        for op in view.readers[name]
+    )
 
 
 def find_loops(sized: SizedView, least_bytes: int, *, fixed: bool = False) -> list[LoopRegion]:
