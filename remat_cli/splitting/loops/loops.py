@@ -27,7 +27,7 @@ from remat_cli.onnx_io.read.copies import op_like
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.opset import opset_of
-from remat_cli.splitting.loops.body_order import in_order, runtime_order
+from remat_cli.splitting.loops.body_order import in_order, runtime_order, with_idle_late
 from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
 from remat_cli.splitting.loops.least_held import WORTH
 from remat_cli.splitting.loops.loop_bits import Tiling
@@ -507,6 +507,8 @@ class _Writer:
     def _in_turn(self, loop: _Loop, nodes: list[ir.Node]) -> list[ir.Node]:
         """The nodes of a body, held in their order where the runtime would hold more in its own."""
         ops = {node: op for op, node in loop.nodes.items()}
+        idle = [node for node in ops if not any(value.uses() for value in node.outputs)]
+        nodes = with_idle_late(self._numbers, loop.prefix, nodes, idle)
         theirs = [op for at in runtime_order(nodes) if (op := ops.get(nodes[at])) is not None]
         ours = ops_in_order(self._sized, loop.region)
         all_bytes, their_bytes = (tile_bytes(self._sized, loop.region, WHOLE, order) for order in (ours, theirs))
