@@ -351,7 +351,10 @@ class Loops:
                 yield [*loops, *found]
 
     def _rungs_of(self, ladder: RungLadder) -> Iterator[Rung]:
-        """The same regions in ever more tiles, as far as these hold less than the whole and are not refused."""
+        """The same regions in ever more tiles, as far as these hold less than the whole and are not refused.
+
+        Once the time of the search is over, those that were looked at before.
+        """
         before, tiles = None, 2
         while ladder.regions and tiles <= MOST_TILES:
             chosen, tiles = [self._finest(region, tiles) for region in ladder.regions], tiles * 2
@@ -360,6 +363,8 @@ class Loops:
             before = chosen
             key = tuple(None if each is None else each.rows for each in chosen)
             if key not in ladder.known:
+                if self.task.clock.ends():
+                    return
                 ladder.known[key] = self._rung(ladder.regions, chosen)
             rung = ladder.known[key]
             if rung is not None:
