@@ -53,3 +53,12 @@ def is_all_packets(elements: int, cycles: float | None, threads: int) -> bool:
     """Whether all elements are computed in packets; `cycles` are None for an op that one thread does alone."""
     share = elements if cycles is None else share_length(elements, cycles, threads)
     return elements % PACKET == 0 and (share == elements or share % PACKET == 0)
+
+
+def lengths_in_packets(cycles: float | None, threads: int) -> tuple[int, int]:
+    """A number, and the least multiple of it from which on all its multiples are computed in packets alone."""
+    if cycles is None or threads == 1:
+        return PACKET, PACKET
+    multiple = PACKET * SHARES_PER_THREAD * threads
+    least = SHARES_PER_THREAD * threads * int(SHARE_CYCLES / (cycles + MOVED_CYCLES))
+    return multiple, -(-least // multiple) * multiple

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,6 +16,8 @@ from remat_cli.base.progress import silent
 from remat_cli.cli import main
 from remat_cli.compiling.fit import fit
 from remat_cli.compiling.search.loop import KeepRule, SplitTask, search
+from remat_cli.compiling.search.loops import Loops
+from remat_cli.compiling.search.rungs import RungLadder
 from remat_cli.compiling.solve import LEAST_SECONDS, BudgetAnswer, BudgetQuestion, Search, _limits
 from remat_cli.contest.runner import tiny_problem
 from remat_cli.core.schedule.simulate import baseline
@@ -23,6 +26,7 @@ from remat_cli.core.values.sizes import Dim, Term
 from remat_cli.core.values.sizes import number as number_of
 from remat_cli.solvers import make_solver
 from remat_cli.solvers.base import Limits
+from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import SizedView, find_loops
 from tests.compiling.test_search_loop import Guess, Guesses
 from tests.splitting.random_models import Sketch
@@ -100,6 +104,23 @@ def test_more_time_is_not_advised_where_all_was_tried(recogniser, capsys, monkey
     text = capsys.readouterr().out
     assert "try a larger --budget" in text
     assert "time-limit" not in text
+
+
+def test_once_time_is_over_no_further_tiles_are_looked_at(monkeypatch):
+    """Many regions in many numbers of tiles take a minute to estimate: what is known by then is chosen from."""
+    time, looked = CountedTime(0), []
+
+    def estimated(loops, regions, chosen):
+        looked.append(chosen[0].rows)
+        time.step_seconds = LIMIT_SECONDS * (len(looked) == 3)
+        return looked[-1]
+
+    monkeypatch.setattr(Loops, "_finest", lambda loops, region, tiles: Tiling(region // tiles))
+    monkeypatch.setattr(Loops, "_rung", estimated)
+    loops, ladder = Loops(SimpleNamespace(clock=SearchClock(LIMIT_SECONDS, time))), RungLadder([4096])
+    assert list(loops._rungs_of(ladder)) == [2048, 1024, 512] == looked
+    assert list(loops._rungs_of(ladder)) == [2048, 1024, 512] == looked
+    assert loops.task.clock.has_cut
 
 
 def within(time: CountedTime, seconds: float = LIMIT_SECONDS) -> Search:

@@ -26,6 +26,7 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_l
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
+from remat_cli.splitting.loops.short_sizes import single_sizes
 from remat_cli.splitting.loops.windows.window_bits import window_refusal
 from remat_cli.splitting.loops.windows.window_regions import find_windows
 from remat_cli.splitting.recast.apart_sizes import with_ops_apart
@@ -110,11 +111,17 @@ class LoopedModel:
         """Types of the ops that run in loops."""
         return {self.sized.view.graph.ops[op].op_type for region in self.regions for op in region.ops}
 
+    def refusal(self, region: LoopRegion, rows: int) -> tuple[int, Mapping[str, int]] | None:
+        """An op of a region, and a size, of which some tile may have other bits."""
+        if region.windows is not None:
+            return window_refusal(self.sized, region, Tiling(rows), self.family)
+        single = single_sizes(self.sized, region, Tiling(rows))
+        return refusal(self.sized, region, Tiling(rows), self.family, whole=single)
+
     def refusals(self, rows: int) -> Iterator[str]:
         """Names of ops whose tiles of so many rows may have other bits."""
         for region in self.regions:
-            look = refusal if region.windows is None else window_refusal
-            found = look(self.sized, region, Tiling(rows), self.family)
+            found = self.refusal(region, rows)
             if found is not None:
                 yield self.sized.view.graph.ops[found[0]].name
 

@@ -67,3 +67,29 @@ def test_any_order_can_be_kept(seed: int) -> None:
     ordered = in_order(numbers, "body/", nodes, nodes)
     names = [ordered[at].name for at in runtime_order(ordered)]
     assert [name for name in names if not name.startswith("body/")] == [node.name for node in nodes]
+
+
+def scores_read_in_vain(build: Build) -> str:
+    """Attention, and an op that nothing reads of its scores."""
+    scores = build.op("MatMul", "x", build.op("Transpose", "x", perm=[0, 2, 1]))
+    build.op("Mul", scores, build.weight(2.0, np.float32))
+    return build.op("MatMul", build.op("Softmax", build.op("Div", scores, build.weight(3.0, np.float32))), "x")
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_what_nothing_reads_runs_late_however_a_body_is_numbered(is_late, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime numbers nodes anew: one that is numbered last and read by none would run as soon as it can."""
+    if not is_late:
+        monkeypatch.setattr(writing, "with_idle_late", lambda numbers, prefix, nodes, idle: nodes)
+    build = Build()
+    looped = LoopedModel(build.model((1, "n", 16), scores_read_in_vain(build)), LONG, least_bytes=4 * 1024 * 1024)
+    written = writing.looped(looped.sized, looped.regions, [Tiling(64)]).model
+    (loop,) = (node for node in written.graph.all_nodes() if node.op_type == "Loop")
+    nodes = list(loop.attributes["body"].as_graph())
+    ends = [node for node in nodes if node.op_type in ("Identity", "SequenceInsert")]
+    nodes = [*(node for node in nodes if node not in ends), *ends]
+    idle = next(node for node in nodes if node.name.startswith("Mul_t"))
+    nodes = [*(node for node in nodes if node is not idle), idle]
+    order = [nodes[at].name for at in runtime_order(nodes)]
+    assert (order.index(idle.name) > order.index("MatMul_t5")) is is_late
+    looped.check([{"n": 1024}, {"n": 700}, {"n": 1}], rows=64)

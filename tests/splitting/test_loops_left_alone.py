@@ -10,8 +10,13 @@ import onnxruntime as ort
 import pytest
 
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
+from remat_cli.runtime.sessions._ort import pack_all
+from remat_cli.runtime.sessions.feeds import GivenFeeds
+from remat_cli.runtime.sessions.session import SessionSettings
+from remat_cli.runtime.verify.family import see_at_sizes
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loops import looped as loops
+from remat_cli.splitting.loops.short_sizes import short_sizes
 from tests.helpers import to_bytes
 from tests.splitting.looped_model import LoopedModel, session_of
 from tests.splitting.test_looped_models import Build
@@ -94,3 +99,24 @@ def test_windows_that_tiles_make_again_are_made_again_at_short_sizes_too():
     for count in (8, 2, 4, 8):
         whole, ours = (session.run(None, looped.feeds({"b": count}))[0] for session in sessions)
         assert whole.tobytes() == ours.tobytes()
+
+
+def test_windows_run_whole_at_sizes_that_hold_no_more_than_tiles_of_the_largest(tmp_path):
+    """Up to a quarter of the largest: more than a tile of these rows has, as inputs and outputs are there anyway."""
+    build = Build()
+    made = build.conv(build.op("Elu", build.conv(build.conv("x", 8, 3), 8, 8)), 8, 8)
+    family = SizeFamily((SizeRange("h", 8, 96, 8),))
+    looped = LoopedModel(build.model((1, 3, "h", 40), made), family)
+    (region,), tiling = looped.regions, Tiling(4)
+    whole = short_sizes(looped.sized, region, tiling)
+    assert whole is not None
+    assert whole.holds({"h": 24})
+    assert not whole.holds({"h": 32})
+    written = loops(looped.sized, [region], [tiling]).model
+    (choice,) = (node for node in written.graph if node.op_type == "If")
+    assert any(node.op_type == "Loop" for node in choice.attributes["else_branch"].as_graph())
+    path = tmp_path / "looped.onnx"
+    path.write_bytes(to_bytes(written))
+    feeds = [GivenFeeds(pack_all(looped.feeds({"h": height}))) for height in (96, 24)]
+    most, short = see_at_sizes(path, feeds, SessionSettings(exact=True)).peak_bytes
+    assert short <= most

@@ -45,14 +45,14 @@ from remat_cli.splitting.loops.flattened import without_flattening
 from remat_cli.splitting.loops.handed import find_handed
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
-from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, ops_alike, proved_part, refusal
+from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, may_be_longer, ops_alike, proved_part, refusal
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
 from remat_cli.splitting.loops.obstacles import what_is_whole
 from remat_cli.splitting.loops.open_shapes import with_open_shapes
 from remat_cli.splitting.loops.shifts import with_shifts_as_picks
-from remat_cli.splitting.loops.short_sizes import short_sizes
+from remat_cli.splitting.loops.short_sizes import short_sizes, single_sizes
 from remat_cli.splitting.loops.windows.window_bits import window_refusal
 from remat_cli.splitting.loops.windows.window_estimate import halo_percent
 from remat_cli.splitting.loops.windows.window_regions import find_windows
@@ -351,7 +351,10 @@ class Loops:
                 yield [*loops, *found]
 
     def _rungs_of(self, ladder: RungLadder) -> Iterator[Rung]:
-        """The same regions in ever more tiles, as far as these hold less than the whole and are not refused."""
+        """The same regions in ever more tiles, as far as these hold less than the whole and are not refused.
+
+        Once the time of the search is over, those that were looked at before.
+        """
         before, tiles = None, 2
         while ladder.regions and tiles <= MOST_TILES:
             chosen, tiles = [self._finest(region, tiles) for region in ladder.regions], tiles * 2
@@ -360,6 +363,8 @@ class Loops:
             before = chosen
             key = tuple(None if each is None else each.rows for each in chosen)
             if key not in ladder.known:
+                if self.task.clock.ends():
+                    return
                 ladder.known[key] = self._rung(ladder.regions, chosen)
             rung = ladder.known[key]
             if rung is not None:
@@ -402,6 +407,9 @@ class Loops:
         key = self._kind(region), tiling.rows
         if key not in self._proofs:
             refused = self._other_bits(self.sized, region, tiling)
+            while refused is not None and may_be_longer(self.sized, region, *refused):
+                self.sized.longer.update(ops_alike(self.sized, region, refused[0]))
+                refused = self._other_bits(self.sized, region, tiling)
             if refused is not None:
                 self._refused.append(Refusal(region, tiling, *refused))
             self._proofs[key] = refused is None
@@ -411,7 +419,8 @@ class Loops:
         """An op, and a size, of which some tile of the region may have other bits; None where there is none."""
         if region.windows is not None:
             return window_refusal(sized, region, tiling, self._family)
-        return refusal(sized, region, tiling, self._family, whole=short_sizes(sized, region, tiling))
+        whole = short_sizes(sized, region, tiling) or single_sizes(sized, region, tiling)
+        return refusal(sized, region, tiling, self._family, whole=whole)
 
     def obstacle(self) -> str | None:
         """Which tiles were refused for their bits though they would have fitted, and for which sizes they are not.

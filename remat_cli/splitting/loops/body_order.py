@@ -37,6 +37,21 @@ def in_order(numbers: SizeValues, prefix: str, nodes: Sequence[ir.Node], held: C
             gates[node] = _gate(numbers, f"{prefix}turn{len(gates)}", node, _before(nodes, node))
 
 
+def with_idle_late(
+    numbers: SizeValues, prefix: str, nodes: Sequence[ir.Node], idle: Collection[ir.Node]
+) -> list[ir.Node]:
+    """The nodes, of which those that nothing reads wait for the one before them.
+
+    Where such a node runs depends on its number alone, and the runtime numbers nodes anew when it optimises a body.
+    """
+    found = list[ir.Node]()
+    for node in nodes:
+        if node in idle and found and _gated_at(node) is not None:
+            found += _gate(numbers, f"{prefix}idle{len(found)}", node, found[-1])
+        found.append(node)
+    return found
+
+
 def _too_early(nodes: Sequence[ir.Node]) -> list[int]:
     """Positions of nodes that a default session would run before their turn."""
     early: list[int] = []

@@ -18,7 +18,8 @@ import msgspec
 from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, number, product_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
 from remat_cli.splitting.rules import matrix
-from remat_cli.splitting.rules.record import ProductKind, Scope
+from remat_cli.splitting.rules.pointwise import is_in_packets
+from remat_cli.splitting.rules.record import ElementKind, ProductKind, Scope
 from remat_cli.splitting.rules.recurrent import is_packed
 from remat_cli.splitting.rules.table import rule_of, slice_in_turn, slice_op
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
@@ -116,6 +117,12 @@ def ops_alike(sized: SizedView, region: LoopRegion, op: int) -> set[int]:
     return {each for each in own if SizedOp.of(sized, region, each).place == place}
 
 
+def may_be_longer(sized: SizedView, region: LoopRegion, op: int, sizes: Mapping[str, int]) -> bool:
+    """Whether tiles of an op that were refused for some sizes have the bits of the whole there in whole packets."""
+    is_other = sized.view.rules[op].elements is ElementKind.PACKETS and op not in sized.longer
+    return is_other and is_in_packets(SizedOp.of(sized, region, op).at(sizes))
+
+
 def kind_of(sized: SizedView, op: int) -> object:
     """All that a rule sees of an op but shapes."""
     view, rule = sized.view.ops[op], sized.view.rules[op]
@@ -141,7 +148,7 @@ class SizedOp:
     """An op of a region, the dimensions of what it reads and makes, and the axis along which it is cut.
 
     `read_axis` is the one along which what it reads first is cut (None: it is read whole). `is_in_turn`: parts hand
-    states on.
+    states on. `is_longer`: tiles are in whole packets.
     """
 
     op: OpView
@@ -151,6 +158,7 @@ class SizedOp:
     length: Dim
     read_axis: int | None = None
     is_in_turn: bool = False
+    is_longer: bool = False
 
     @property
     def place(self) -> object:
@@ -172,7 +180,15 @@ class SizedOp:
             region.length,
             region.reads.get((op, 0)),
             op in region.handed,
+            op in sized.longer,
         )
+
+    def is_same(self, whole: OpView, slab: Slab) -> bool:
+        """Whether a part of the op, at the shapes of some sizes, has the bits of the whole."""
+        if self.is_longer:
+            return is_in_packets(whole)
+        sliced = slice_in_turn(whole, slab) if self.is_in_turn else slice_op(whole, slab)
+        return is_op_on_parts(whole, sliced, slab)
 
     def at(self, sizes: Mapping[str, int]) -> OpView:
         """The op with the shapes of some sizes."""
@@ -272,14 +288,14 @@ def _refused(op: SizedOp, in_tiles: _InTiles, most_asked: int, look: Callable[[]
     cut = [(sizes, length) for sizes, length in different if in_tiles.has(sizes, length)]
     if sum(tiling.count(length) for _, length in cut) > most_asked and is_by_place:
         most_asked = FEW_ASKED  # all cannot be asked for: these are to find a size that is refused
-    asked, cut_at = 0, slice_in_turn if op.is_in_turn else slice_op
+    asked = 0
     for sizes, length in cut:
         look()
         whole = op.at(sizes)
         for tile in tiles(tiling, length):
             asked += 1
             slab = Slab(op.axis, *((0, tile) if isinstance(tile, int) else tile))
-            if asked > most_asked or not is_op_on_parts(whole, cut_at(whole, slab), slab):
+            if asked > most_asked or not op.is_same(whole, slab):
                 return sizes
     return None
 

@@ -17,6 +17,8 @@ from remat_cli.base.clock import go_on
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.windows.forms import WindowTiles
+from remat_cli.splitting.rules.pointwise import first_input
+from remat_cli.splitting.rules.record import ElementKind
 from remat_cli.splitting.rules.recurrent import HandedOn
 from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced
@@ -34,7 +36,8 @@ class SizedView:
 
     `told` is what the runtime knows of shapes in the model as it was, before a run (None: all numbers that there are).
     Whatever goes through all of it asks `look` from time to time, which ends it once the time for that is over.
-    `costs` are those of ops that the model had not, by name.
+    `costs` are those of ops that the model had not, by name. Tiles of ops in `longer` are in whole packets, whatever
+    their length: what was refused otherwise.
     """
 
     view: ModelView
@@ -42,6 +45,7 @@ class SizedView:
     look: Callable[[], None] = field(default=go_on, compare=False)
     told: Mapping[str, tuple[int | str | None, ...]] | None = field(default=None, compare=False)
     costs: Mapping[str, OpCost] = field(default_factory=dict, compare=False)
+    longer: set[int] = field(default_factory=set, compare=False)
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
@@ -197,10 +201,14 @@ def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
 
 
 def is_read_whole(view: ModelView, regions: Sequence[LoopRegion], region: LoopRegion, name: str) -> bool:
-    """Whether an op outside a region reads what an op of it makes, and is in no other one that makes it again."""
+    """Whether an op outside a region reads what an op of it makes: also one that runs again where that is not made."""
     maker = view.tensors[name].producer
     again = [each.own for each in regions if maker in each.copies]
-    return any(op not in region.own and not any(op in own for own in again) for op in view.readers[name])
+    return any(
+        (op not in region.own and not any(op in own for own in again))
+        or any(op in each.copies and maker not in each.ops for each in regions)
+        for op in view.readers[name]
+    )
 
 
 def find_loops(sized: SizedView, least_bytes: int, *, fixed: bool = False) -> list[LoopRegion]:
@@ -352,7 +360,9 @@ def _needs(sized: SizedView, op: int, axis: int, length: Dim) -> dict[int, int] 
     if (made in view.blocked and axis > 0) or axis >= len(shape) or shape[axis] < PROBE:
         return None
     slab = Slab(axis, shape[axis] // PROBE, shape[axis])
-    sliced = view.slice(op, slab)
+    # whether elements are all in packets is for the proof to find out
+    is_in_packets = view.rules[op].elements is ElementKind.PACKETS
+    sliced = first_input(view.ops[op], slab) if is_in_packets else view.slice(op, slab)
     if sliced is None or not is_op_on_parts(view.ops[op], sliced, slab):
         return None
     others = [name for name in view.makes[op] if name]

@@ -33,7 +33,7 @@ class SizeValues:
         self._empty: dict[object, ir.Value] = {}
         self._sizes: dict[str, ir.Value] = {}
         self._lengths: dict[Dim, ir.Value] = {}
-        self._counts: dict[tuple[Dim, int], tuple[ir.Value, ir.Value]] = {}
+        self._counts: dict[tuple[Dim, int, SizeBound | None], tuple[ir.Value, ir.Value]] = {}
         self._holds: dict[SizeBound, ir.Value] = {}
         self._late: dict[ir.Value, ir.Value] = {}
 
@@ -88,9 +88,12 @@ class SizeValues:
             self._lengths[dim] = self.computed(f"{self._prefix}length{len(self._lengths)}", dim)
         return self._lengths[dim]
 
-    def tiles(self, length: Dim, tiling: Tiling) -> tuple[ir.Value, ir.Value]:
-        """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops."""
-        key = (length, tiling.rows)
+    def tiles(self, length: Dim, tiling: Tiling, single: SizeBound | None = None) -> tuple[ir.Value, ir.Value]:
+        """How many tiles a length has, as a tensor of one number and as a number, computed once for all loops.
+
+        Within the bound `single` it is one.
+        """
+        key = (length, tiling.rows, single)
         if not length.terms:
             known = tiling.count(length.offset)
             return self.constant([known]), self.weight(f"{self._prefix}count/{known}", np.array(known, np.int64))
@@ -100,6 +103,12 @@ class SizeValues:
             if tiling.rows > 1:  # the runtime takes ops that change nothing out, and warns of what reads them inside
                 more = self.op(self._graph, f"{name}more", "Add", [tiles, self.constant([tiling.rows - 1])])
                 tiles = self.op(self._graph, f"{name}tiles", "Div", [more, self.constant([tiling.rows])])
+            if single is not None:
+                to_number = ir.AttrInt64("to", ir.DataType.INT64)
+                is_one = self.op(self._graph, f"{name}is_one", "Cast", [self.holds(single)], to_number)
+                further = self.op(self._graph, f"{name}further", "Sub", [self.constant([1]), is_one])
+                several = self.op(self._graph, f"{name}several", "Mul", [tiles, further])
+                tiles = self.op(self._graph, f"{name}one_or_more", "Add", [several, is_one])
             count = self.op(self._graph, f"{name}count", "Reshape", [tiles, self.constant([])])
             self._counts[key] = tiles, count
         return self._counts[key]

@@ -27,14 +27,15 @@ from remat_cli.onnx_io.read.copies import op_like
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.opset import opset_of
-from remat_cli.splitting.loops.body_order import in_order, runtime_order
+from remat_cli.splitting.loops.body_order import in_order, runtime_order, with_idle_late
 from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
 from remat_cli.splitting.loops.least_held import WORTH
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_read_whole, unread
 from remat_cli.splitting.loops.loop_values import PREFIX, SizeValues
-from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes
+from remat_cli.splitting.loops.short_sizes import cone_of, packs_weights, shared_by, short_sizes, single_sizes
 from remat_cli.splitting.loops.tile_bytes import WHOLE, ops_in_order, tile_bytes
+from remat_cli.splitting.loops.whole_packets import in_whole_packets
 from remat_cli.splitting.loops.windows.window_loops import OPENED, WindowBody, blocked_names, opened_dims
 from remat_cli.splitting.rules.recurrent import HandedOn
 
@@ -113,7 +114,7 @@ class _Writer:
         view, prefix = self._sized.view, f"{PREFIX}{number}/{tiling.rows}/"  # costs depend on rows, and on names
         made = (name for op in sorted(region.own) for name in view.makes[op] if name)
         exits = [name for name in made if self._is_exit(region, name)]
-        tiles, count = self._numbers.tiles(region.length, tiling)
+        tiles, count = self._numbers.tiles(region.length, tiling, single_sizes(self._sized, region, tiling))
         own = [self._nodes[view.graph.ops[op].name] for op in sorted(region.own)]
         bound = short_sizes(self._sized, region, tiling)
         whole = None if bound is None else self._whole(prefix, region, exits, (bound, tiling))
@@ -353,13 +354,23 @@ class _Writer:
             self._declare(value, name, chains[name], region.axes[name])
         for op, handed in sorted(region.handed.items()):
             self._hand_on(loop, loop.nodes[op], handed)
-        made = [loop.made[name] for name in exits]
         for op in ops_in_order(self._sized, region):
             node = loop.nodes[op]
             if self._would_be_fused(op):
                 self._let_read_unknown(before, node, 0, MATRIX)
-            before.append(node)
-        return self._joining(loop, (number, going), before, exits, made)
+            if op in self._sized.longer:
+                self._run_longer(loop, before, op)
+            else:
+                before.append(node)
+        return self._joining(loop, (number, going), before, exits, [loop.made[name] for name in exits])
+
+    def _run_longer(self, loop: _Loop, before: list[ir.Node], op: int) -> None:
+        """Let an op make a tile in whole packets: what reads that reads it cut off."""
+        node, (name,) = loop.nodes[op], self._sized.view.makes[op]
+        uses = list(node.outputs[0].uses())
+        loop.made[name] = in_whole_packets(self._numbers, before, node, self._sized.view.ops[op], loop.tiles)
+        for user, at in uses:
+            user.replace_input_with(at, loop.made[name])
 
     def _begun(
         self, loop: _Loop, number: ir.Value
@@ -496,6 +507,8 @@ class _Writer:
     def _in_turn(self, loop: _Loop, nodes: list[ir.Node]) -> list[ir.Node]:
         """The nodes of a body, held in their order where the runtime would hold more in its own."""
         ops = {node: op for op, node in loop.nodes.items()}
+        idle = [node for node in ops if not any(value.uses() for value in node.outputs)]
+        nodes = with_idle_late(self._numbers, loop.prefix, nodes, idle)
         theirs = [op for at in runtime_order(nodes) if (op := ops.get(nodes[at])) is not None]
         ours = ops_in_order(self._sized, loop.region)
         all_bytes, their_bytes = (tile_bytes(self._sized, loop.region, WHOLE, order) for order in (ours, theirs))
@@ -509,7 +522,8 @@ class _Writer:
         first: dict[str, str] = {}
         for op in order:
             for name in (each for each in view.makes[op] if each):
-                before = [a for a, b in sorted(view.in_place) if b == name and a in first and last[a] == op]
+                shared = [] if op in self._sized.longer else sorted(view.in_place)
+                before = [a for a, b in shared if b == name and a in first and last[a] == op]
                 first[name] = first[before[0]] if before and not self._is_exit(region, before[0]) else name
         return first
 

@@ -32,13 +32,26 @@ def short_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBou
         return _as_large(sized, region, whole_up_to(sized, region, tiling))
     if packs_weights(sized, region):
         return None
-    rules = [sized.view.rules[op] for op in region.own]
-    minds_size = any(rule.has_windows or rule.elements is ElementKind.PACKETS for rule in rules)
     return (
         _as_large(sized, region, tiling.rows)
-        if region.copies or minds_size
+        if region.copies or _minds_size(sized, region)
         else SizeBound((region.length,), tiling.rows)
     )
+
+
+def single_sizes(sized: SizedView, region: LoopRegion, tiling: Tiling) -> SizeBound | None:
+    """The sizes at which a region that always runs in its loop is one tile there, of more rows than others have.
+
+    None where all tiles have as few rows: none of its ops has other bits where it is small.
+    """
+    is_in_loop = region.length.terms and region.windows is None and packs_weights(sized, region)
+    return _as_large(sized, region, tiling.rows) if is_in_loop and _minds_size(sized, region) else None
+
+
+def _minds_size(sized: SizedView, region: LoopRegion) -> bool:
+    """Whether some op has other bits where it is small."""
+    rules = (sized.view.rules[op] for op in region.own)
+    return any(rule.has_windows or rule.elements is ElementKind.PACKETS for rule in rules)
 
 
 def _as_large(sized: SizedView, region: LoopRegion, rows: int) -> SizeBound:

@@ -53,6 +53,8 @@ def tile_bytes(
             if name:
                 held[name] = sized.sizes[name] * share if name not in views or merged else 0.0
         inside = 0.0 if profile is None else profile.ops[op].workspace_bytes * share
+        if op in sized.longer:
+            inside += sum(sized.sizes[name] * share for name in view.makes[op] if name)
         most = max(most, sum(held.values()) + inside)
         for name in [name for name in held if last.get(name, len(order)) <= at]:
             del held[name]

@@ -84,8 +84,7 @@ def by_packets(op: OpView, slab: Slab) -> Sliced | None:
         return first_input(op, slab)
     shape, cycles = op.output_shape, SHARED_CYCLES.get(op.node.op_type)
     row = prod(shape) // shape[slab.axis]
-    is_known = _element_type(op, 0) == ir.DataType.FLOAT
-    if not is_known or not is_all_packets(prod(shape), cycles, op.own_threads):
+    if not is_in_packets(op):
         return None
     for extent in range(
         slab.extent, min(shape[slab.axis], slab.extent + PACKET * SHARES_PER_THREAD * op.own_threads) + 1
@@ -94,6 +93,12 @@ def by_packets(op: OpView, slab: Slab) -> Sliced | None:
             start = min(slab.start, shape[slab.axis] - extent)
             return first_input(op, Slab(slab.axis, start, start + extent))
     return None
+
+
+def is_in_packets(op: OpView) -> bool:
+    """Whether all elements of the whole op are computed in packets."""
+    is_known = _element_type(op, 0) == ir.DataType.FLOAT and op.input_shape(0) == op.output_shape
+    return is_known and is_all_packets(prod(op.output_shape), SHARED_CYCLES.get(op.node.op_type), op.own_threads)
 
 
 def across_channels(op: OpView, slab: Slab) -> Sliced | None:

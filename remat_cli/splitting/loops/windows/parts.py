@@ -13,6 +13,8 @@ import numpy as np
 from remat_cli.base.present import present
 from remat_cli.splitting.loops.loop_regions import SizedView, counts_on, is_reshape_on_parts
 from remat_cli.splitting.loops.windows.forms import ROWS, relabels_blocks
+from remat_cli.splitting.rules.pointwise import first_input, is_in_packets
+from remat_cli.splitting.rules.record import ElementKind
 from remat_cli.splitting.rules.table import rule_of, slice_op
 from remat_cli.splitting.rules.window import kernel_of, windows_of
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, of_first
@@ -21,10 +23,12 @@ STARTS, ENDS, AXES = 1, 2, 3
 
 
 def sliced_part(sized: SizedView, op: int, slab: Slab, at: OpView | None = None) -> Sliced | None:
-    """An op cut down to a slab; `at` is the op with the shapes of other sizes than the largest."""
+    """An op cut down to a slab; `at` is the op with the shapes of some sizes, for which its bits are to be proved."""
     view, spec = sized.view, sized.view.ops[op] if at is None else at
     if relabels_blocks(spec, any(name in view.blocked for name in (*view.reads[op], *view.makes[op]) if name)):
         return of_first(spec, slab, slab)
+    if sized.view.rules[op].elements is ElementKind.PACKETS and (at is None or op in sized.longer):
+        return first_input(spec, slab) if at is None or is_in_packets(spec) else None
     sliced = slice_op(spec, slab)
     return None if sliced is None else AS_PARTS.get(spec.key, _as_window)(spec, slab, sliced)
 

@@ -71,7 +71,7 @@ def _told_apart(sized: SizedView, region: LoopRegion) -> dict[object, int]:
         rule = sized.view.rules[op]
         is_by_element = rule.elements is not None and rule.scope is Scope.EVERY_SIZE
         kind = rule.cut if is_by_element else kind_of(sized, op)
-        found.setdefault((kind, known.inputs, known.outputs, str(parts), axes), op)
+        found.setdefault((kind, known.inputs, known.outputs, str(parts), axes, op in sized.longer), op)
     return found
 
 

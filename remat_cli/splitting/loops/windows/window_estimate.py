@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from remat_cli.base.present import present
 from remat_cli.core.values.profile import Profile
@@ -11,6 +11,7 @@ from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.windows.forms import Part, PartOp, TileForm
 
 Piece = tuple[str, Part]
+SHORT_SHARE = 1 / 4  # of the largest size
 
 
 def window_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: Profile | None = None) -> int:
@@ -37,14 +38,20 @@ def kernel_bytes(sized: SizedView, region: LoopRegion, tiling: Tiling, profile: 
 
 
 def whole_up_to(sized: SizedView, region: LoopRegion, tiling: Tiling) -> int:
-    """The most units for which the ops as they are hold no more than a tile, with what is around it, of the largest."""
-    windows = present(region.windows, "the windows of a loop")
+    """The most units for which the ops as they are hold no more than a tile, with what is around it, of the largest.
+
+    Around it is all that tiles are cut of, and what they are joined to, which is there until the last op has run. Few
+    of all units, so that other regions that run whole at the same sizes hold less than tiles of the largest too.
+    """
+    windows, view = present(region.windows, "the windows of a loop"), sized.view
     units, all_rows = sized.units_of(region), Part(None, None)
     ops = [PartOp(work.op, dict.fromkeys(work.needs, all_rows), all_rows, all_rows, ()) for work in windows.inner.ops]
-    whole = _Tile(
-        sized, windows.axes, TileForm(tuple(ops), dict.fromkeys(windows.inner.holds, all_rows)), (0, units)
-    ).most()
-    return max(tiling.rows, units * window_bytes(sized, region, tiling) // max(1, whole))
+    whole = TileForm(tuple(ops), dict.fromkeys(windows.inner.holds, all_rows))
+    made = {name for op in region.ops for name in view.makes[op]}
+    around = {view.reads[work.op][at] for work in ops for at in work.needs}.difference(made).union(windows.inner.exits)
+    whole_bytes = _Tile(sized, windows.axes, whole, (0, units), around).most()
+    held_bytes = window_bytes(sized, region, tiling) + sum(sized.sizes[name] for name in around)
+    return max(tiling.rows, min(units * held_bytes // max(1, whole_bytes), int(units * SHORT_SHARE)))
 
 
 def halo_percent(sized: SizedView, region: LoopRegion, tiling: Tiling) -> float:
@@ -62,11 +69,19 @@ def halo_percent(sized: SizedView, region: LoopRegion, tiling: Tiling) -> float:
 class _Tile:
     """The pieces of tensors that one tile holds, one after the other."""
 
-    def __init__(self, sized: SizedView, axes: Mapping[str, int], form: TileForm, units: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        sized: SizedView,
+        axes: Mapping[str, int],
+        form: TileForm,
+        units: tuple[int, int],
+        kept: Collection[str] = (),
+    ) -> None:
         self._sized = sized
         self._axes = axes
         self._form = form
         self._units = units
+        self._kept = kept  # tensors that are there until the last op has run
         self._last = {piece: at for at, work in enumerate(form.ops) for piece in self._reads(work)}
         self._views = {
             each.name: sized.view.graph.tensors[each.view_of].name
@@ -90,15 +105,22 @@ class _Tile:
             most = max(most, sum(held.values()))
             for name in (each for each in view.makes[work.op] if each):
                 sources = {a for a, b in view.in_place if b == name} | {self._views.get(name, "")}
-                merged = [each for each in held if each[0] in sources and self._last.get(each) == at]
+                merged = [
+                    each
+                    for each in held
+                    if each[0] in sources and each[0] not in self._kept and self._last.get(each) == at
+                ]
                 for piece in merged[:1]:
                     del held[piece]
                 held[name, self._form.holds.get(name, work.asked)] = self._bytes(name, work.makes)
             made = next(name for name in view.makes[work.op] if name)
             share = self._bytes(made, work.makes) / max(1, self._sized.sizes[made])
             inside = 0.0 if profile is None else profile.ops[work.op].workspace_bytes * share
+            if work.op in self._sized.longer:
+                inside += self._bytes(made, work.makes)
             most = max(most, sum(held.values()) + inside)
-            for piece in [each for each in held if self._last.get(each, len(self._form.ops)) <= at]:
+            over = [piece for piece in held if self._last.get(piece, len(self._form.ops)) <= at]
+            for piece in (each for each in over if each[0] not in self._kept):
                 del held[piece]
         return int(most)
 

@@ -15,6 +15,7 @@ from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim, number
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 from remat_cli.splitting.loops.loop_values import SizeValues
+from remat_cli.splitting.loops.whole_packets import in_whole_packets
 from remat_cli.splitting.loops.windows.forms import BLOCKED_RANK, Edge, Part, PartOp, TileForm
 
 KINDS = ("first", "inner", "last")
@@ -120,10 +121,14 @@ class _Branch:
             name = f"{body.prefix}constant/{each.position}/{each.dtype[1:]}/{'_'.join(map(str, each.array.ravel()))}"
             twin.replace_input_with(each.position, body.numbers.weight(name, each.array))
         twin.attributes.update({each.name: each for each in ir.convenience.convert_attributes(dict(work.attributes))})
-        self.nodes.append(twin)
-        for name, made in zip(view.makes[work.op], twin.outputs, strict=True):
+        is_longer, results = work.op in body.sized.longer, list(twin.outputs)
+        if is_longer:
+            results = [in_whole_packets(body.numbers, self.nodes, twin, view.ops[work.op])]
+        else:
+            self.nodes.append(twin)
+        for name, made in zip(view.makes[work.op], results, strict=True):
             if name:
-                self._declare(made, name, self._buffer_of(work, name, reads) or name)
+                self._declare(made, name, (None if is_longer else self._buffer_of(work, name, reads)) or name)
                 self.held[name] = made
                 if work.makes != work.asked:
                     inside = self._inside(work.makes, work.asked)

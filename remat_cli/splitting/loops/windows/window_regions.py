@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
+from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
-from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
+from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed, is_read_whole
 from remat_cli.splitting.loops.windows.along import LEAST_UNITS, Along
 from remat_cli.splitting.loops.windows.edges import with_cheap_entries, with_smaller_exits, without_whole
 from remat_cli.splitting.loops.windows.forms import COLUMNS, ROWS, Demand, NotAlike, window_tiles
@@ -25,7 +26,7 @@ def find_windows(
     any axis where both are the same for all sizes, as in spectra. With `again` they make again what they read of such
     tensors that others read long before, where rules allow.
     """
-    found, used = list[LoopRegion](), set(taken)
+    found, plain, used = list[tuple[LoopRegion, Along]](), list[LoopRegion](), set(taken)
     large = {name for name, size in sized.sizes.items() if size >= least_bytes and name in sized.makers}
     for name in sorted(large, key=lambda each: (-sized.sizes[each], sized.makers[each])):
         sized.look()
@@ -33,13 +34,31 @@ def find_windows(
             region = _grown(sized, name, along, large, used)
             if region is None or not (along.start in (ROWS, COLUMNS) or _moves_windows(sized, region)):
                 continue
-            others = set(taken).union(*(each.ops for each in found if each.copies))
+            plain.append(region)
+            others = set(taken).union(*(each.ops for each, _ in found if each.copies))
             if again and others.isdisjoint(region.ops):
                 region = _making_again(sized, region, along, large, others)
-            found.append(region)
+            found.append((region, along))
             used |= region.own
             break
-    return found
+    return _read_by_copies(sized, found) or plain
+
+
+def _read_by_copies(sized: SizedView, found: Sequence[tuple[LoopRegion, Along]]) -> list[LoopRegion]:
+    """The regions, of which what copies elsewhere read is an exit too; none where one cannot make that."""
+    regions, whole = [region for region, _ in found], list[LoopRegion]()
+    for region, along in found:
+        made = {name for op in region.own for name in sized.view.makes[op] if name}
+        more = {name for name in made - _exits(region) if is_read_whole(sized.view, regions, region, name)}
+        made_whole = _region(sized, region.ops, along, region.copies, more) if more else region
+        if not isinstance(made_whole, LoopRegion):
+            return []
+        whole.append(made_whole)
+    return whole
+
+
+def _exits(region: LoopRegion) -> set[str]:
+    return set(present(region.windows, "the windows of a loop").inner.exits)
 
 
 def _ways(sized: SizedView, name: str) -> Iterator[Along]:
@@ -141,11 +160,11 @@ def _touching(
 
 
 def _region(
-    sized: SizedView, ops: set[int], along: Along, copies: Collection[int] = ()
+    sized: SizedView, ops: set[int], along: Along, copies: Collection[int] = (), more: Collection[str] = ()
 ) -> LoopRegion | NotAlike | None:
     """The region of some ops, or one whose tiles are not alike; None where there are too few rows, or columns.
 
-    `copies` are those of them that run outside too.
+    `copies` are those of them that run outside too; `more` is read outside beside what ops of the model read there.
     """
     view, own = sized.view, ops.difference(copies)
     made = [name for op in sorted(ops) for name in view.makes[op] if name]
@@ -158,7 +177,8 @@ def _region(
     coarsest = min((*made, *read), key=lambda name: lengths[name])
     units = lengths[coarsest]
     ends = (name for op in sorted(own) for name in view.makes[op] if name)
-    exits = [name for name in ends if name in sized.kept or any(each not in own for each in view.readers[name])]
+    outside = sized.kept.union(more)
+    exits = [name for name in ends if name in outside or any(each not in own for each in view.readers[name])]
     ratios = {name: round(lengths[name] / units) for name in exits}
     if units < LEAST_UNITS or not exits:
         return None
