@@ -197,10 +197,15 @@ def unread(view: ModelView, regions: Sequence[LoopRegion]) -> set[int]:
 
 
 def is_read_whole(view: ModelView, regions: Sequence[LoopRegion], region: LoopRegion, name: str) -> bool:
-    """Whether an op outside a region reads what an op of it makes, and is in no other one that makes it again."""
-    maker = view.tensors[name].producer
+    """Whether an op outside a region reads what an op of it makes, and is in no other one that makes it again.
+
+    A copy of an op is outside too, wherever the op itself is.
+    """
+    maker, readers = view.tensors[name].producer, view.readers[name]
     again = [each.own for each in regions if maker in each.copies]
-    return any(op not in region.own and not any(op in own for own in again) for op in view.readers[name])
+    copied = [each.copies for each in regions if each is not region and maker not in each.ops]
+    is_copied = any(op in copies for copies in copied for op in readers)
+    return is_copied or any(op not in region.own and not any(op in own for own in again) for op in readers)
 
 
 def find_loops(sized: SizedView, least_bytes: int, *, fixed: bool = False) -> list[LoopRegion]:

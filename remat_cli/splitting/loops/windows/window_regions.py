@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from remat_cli.core.values.sizes import Dim
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_closed
@@ -35,11 +35,20 @@ def find_windows(
                 continue
             others = set(taken).union(*(each.ops for each in found if each.copies))
             if again and others.isdisjoint(region.ops):
-                region = _making_again(sized, region, along, large, others)
+                wanted = large | _inside(sized, [set(taken), *(each.own for each in found)])
+                region = _making_again(sized, region, along, wanted, others)
             found.append(region)
-            used |= region.own
+            read = {name for op in region.copies for name in sized.view.reads[op] if name in sized.makers}
+            used |= region.own | {sized.makers[name] for name in read} - region.ops  # what copies read is there whole
             break
     return found
+
+
+def _inside(sized: SizedView, regions: Iterable[Collection[int]]) -> set[str]:
+    """Values that only the ops of one region read and make, so that they are never whole."""
+    view = sized.view
+    made = ((name, ops) for ops in regions for op in ops for name in view.makes[op] if name)
+    return {name for name, ops in made if name not in sized.kept and set(view.readers[name]) <= set(ops)}
 
 
 def _ways(sized: SizedView, name: str) -> Iterator[Along]:
@@ -58,26 +67,28 @@ def _moves_windows(sized: SizedView, region: LoopRegion) -> bool:
 
 
 def _making_again(
-    sized: SizedView, region: LoopRegion, along: Along, large: Collection[str], barred: Collection[int]
+    sized: SizedView, region: LoopRegion, along: Along, wanted: Collection[str], barred: Collection[int]
 ) -> LoopRegion:
-    """The region with copies of ops that make what it reads of skip connections, from what is small; or as it was.
+    """The region with copies of ops that make what it reads of skip connections, or as it was.
 
-    Ops that are `barred` are not copied.
+    They are made from what is there whole: nothing that is `wanted` in tiles. Ops that are `barred` are not copied.
     """
     view = sized.view
-    for name in sorted({name for op in region.ops for name in view.reads[op] if name in large} - sized.kept):
+    for name in sorted({name for op in region.ops for name in view.reads[op] if name in wanted} - sized.kept):
         others = set(view.readers[name]) - region.ops
         if sized.makers[name] in region.ops or not others or not all(along.runs(sized, op) for op in others):
             continue  # what an op reads whole must be there anyway
-        copies = region.copies | _from_small(sized, name, along, large, region.own.union(barred))
+        copies = region.copies | _from_whole(sized, name, along, wanted, region.own.union(barred))
         found = _region(sized, region.ops | copies, along, copies) if len(copies) > len(region.copies) else None
         if isinstance(found, LoopRegion) and is_closed(sized, found):
             region = found
     return region
 
 
-def _from_small(sized: SizedView, name: str, along: Along, large: Collection[str], barred: Collection[int]) -> set[int]:
-    """The ops that make a tensor of others that are not large, few enough to run again; none where one cannot."""
+def _from_whole(
+    sized: SizedView, name: str, along: Along, wanted: Collection[str], barred: Collection[int]
+) -> set[int]:
+    """Few ops that make a tensor of others that are not wanted in tiles; none where one of them cannot run again."""
     found, waiting = set[int](), [name]
     while waiting:
         op = sized.makers.get(waiting.pop())
@@ -86,7 +97,7 @@ def _from_small(sized: SizedView, name: str, along: Along, large: Collection[str
         if op in barred or len(found) == MOST_AGAIN or not along.runs(sized, op):
             return set()
         found.add(op)
-        waiting += [each for each in sized.view.reads[op] if each in large]
+        waiting += [each for each in sized.view.reads[op] if each in wanted]
     return found
 
 
