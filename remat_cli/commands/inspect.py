@@ -154,7 +154,7 @@ def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSe
             runs=forecast.runs,
             asked=asked,
             is_as_written=condition.is_as_written,
-            few_bits=few_bits_at_peak(few_bit_kind(source), report.alive),
+            few_bits=few_bits_at_peak(few_bit_kind(source), report.alive, report.workspace_bytes),
             names=names.told,
             warnings=(*condition.warnings, *report.warnings),
         )

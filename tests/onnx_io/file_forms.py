@@ -268,6 +268,11 @@ FORMS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "an op that is older than its operator set says": lambda: model(
         residual(node("ThresholdedRelu", ["c1"], ["r1"], "relu", alpha=0.1)), opset=8
     ),
+    "an op that ONNX gave up": lambda: model(
+        residual(node("GroupNormalization", ["c1", "gain", "gain"], ["r1"], "norm", num_groups=2)),
+        opset=18,
+        weights=[weight("w1", FIRST), weight("w2", SECOND), weight("gain", np.array([0.5, 2], np.float32))],
+    ),
     "an op that only the runtime has so early": lambda: model(
         residual(node("LayerNormalization", ["c1", "ones"], ["r1"], "norm", axis=-1)),
         opset=11,

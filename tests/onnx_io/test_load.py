@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.onnx_io.read.load import DimBindings, inputs_of, load, outputs_of, prepare_optimized, save
-from tests.helpers import random_feeds, run_profiled
+from tests.helpers import optimise, random_feeds, run_profiled
 from tests.onnx_io.graphs import model_of
 
 WEIGHT = np.arange(16 * 32, dtype=np.float32).reshape(16, 32) / 100
@@ -230,3 +230,36 @@ def test_weights_of_a_body_may_lie_outside_where_the_checker_needs_a_copy(tmp_pa
     path = tmp_path / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
     assert load(path, DimBindings()).data_files == (tmp_path / "m.data",)
+
+
+def products_with_bias() -> onnx.ModelProto:
+    """A product of three dimensions with a bias, which the optimiser makes a `Gemm` of."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"], "product"),
+        helper.make_node("Add", ["q", "b"], ["s"], "add"),
+        helper.make_node("Sigmoid", ["s"], ["bent"], "sigmoid"),
+    ]
+    rng = np.random.default_rng(0)
+    return model_of(
+        nodes, {"x": (2, 5, 8)}, ["bent"], {"w": rng.random((8, 8), np.float32), "b": rng.random(8, np.float32)}
+    )
+
+
+def test_what_one_pass_adds_is_not_in_the_way_of_the_next(tmp_path: Path) -> None:
+    optimised = optimise(products_with_bias(), tmp_path)
+    assert {"Gemm", "Reshape"} <= {node.op_type for node in optimised.graph}
+    # What was optimised is made longer by such a product, as tiles of it are that were left alone before.
+    longer, more = ir.to_proto(optimised), products_with_bias()
+    for node in more.graph.node:
+        node.name = f"more/{node.name}"
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                names[place] = "bent" if name == "x" else name if name == "w" else f"more/{name}"
+    for tensor in more.graph.initializer:
+        if tensor.name == "b":
+            tensor.name = "more/b"
+            longer.graph.initializer.append(tensor)
+    longer.graph.node.extend(more.graph.node)
+    longer.graph.output[0].name = "more/bent"
+    again = optimise(longer, tmp_path)
+    assert sum(node.op_type == "Gemm" for node in again.graph) == 2

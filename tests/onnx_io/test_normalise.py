@@ -102,17 +102,30 @@ def test_names_of_bodies_stay_apart_from_those_around_them_however_deep() -> Non
     assert names_apart(model.graph, frozenset())
 
 
+@pytest.mark.parametrize("is_quantised", [False, True])
 @pytest.mark.parametrize("reads", [("states",), ("last",), ("states", "cell")])
-def test_states_that_nothing_reads_are_left_out(reads: tuple[str, ...]) -> None:
+def test_states_that_nothing_reads_are_left_out(reads: tuple[str, ...], is_quantised: bool) -> None:
     made = ("states", "last", "cell")
     lstm = helper.make_node("LSTM", ["x", "w", "r"], made, "lstm", hidden_size=2)
+    if is_quantised:
+        more = ["", "", "", "", "", "one", "nothing", "one", "nothing"]
+        how = {"hidden_size": 2, "domain": "com.microsoft"}
+        lstm = helper.make_node("DynamicQuantizeLSTM", ["x", "w", "r", *more], made, "lstm", **how)
     nodes = [lstm, helper.make_node("Split", ["x"], ["a", "b"], "split", axis=0)]
     nodes += [helper.make_node("Abs", [name], [f"{name}_y"], name) for name in reads]
     port = helper.make_tensor_value_info
-    weights = [numpy_helper.from_array(np.ones((1, 8, size), np.float32), name) for name, size in (("w", 3), ("r", 2))]
+    shapes = {name: (1, size, 8) if is_quantised else (1, 8, size) for name, size in (("w", 3), ("r", 2))}
+    weights = [
+        numpy_helper.from_array(np.ones(shape, np.int8 if is_quantised else np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    if is_quantised:
+        weights += [numpy_helper.from_array(np.full(1, 0.5, np.float32), "one")]
+        weights += [numpy_helper.from_array(np.zeros(1, np.int8), "nothing")]
     outputs = [port(f"{name}_y", onnx.TensorProto.FLOAT, None) for name in reads]
     graph = helper.make_graph(nodes, "g", [port("x", onnx.TensorProto.FLOAT, (4, 1, 3))], outputs, weights)
-    model = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    model = ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=8))
     whole = ort.InferenceSession(ir.to_proto(model).SerializeToString())
     drop_unread_states(model.graph)
     found, split, *_ = model.graph

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from remat_cli.base.errors import RematError
 from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.schedule.plan import Schedule
+from remat_cli.core.schedule.plan import Compute, Schedule
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.values.gate_form import GateForm
 from remat_cli.onnx_io.read.default_order import default_order, priority_order
@@ -128,6 +128,33 @@ def test_gates_of_scalars_and_of_what_is_transposed(tmp_path: Path, opset: int) 
     for seed in range(4):
         rewritten = reference.rewrite(random_schedule(problem, random.Random(seed), 2), "shape")
         check_promises(reference, rewritten, more_bytes=SHAPE_BYTES)
+
+
+def test_gates_leave_an_op_the_sizes_that_it_asks_for_when_it_is_loaded(tmp_path: Path) -> None:
+    """A product of a table with packed weights: all that it reads is constant, and its bias is the smallest."""
+    rng = np.random.default_rng(0)
+    packed = ["table", "packed", "scales", "", "", "bias"]
+    how = {"domain": "com.microsoft", "K": 64, "N": 8, "bits": 4, "block_size": 32}
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["a"], "A"),
+        helper.make_node("MatMulNBits", packed, ["p"], "P", **how),
+        helper.make_node("Mul", ["a", "p"], ["m"], "M"),
+        helper.make_node("Exp", ["m"], ["e"], "E"),
+        helper.make_node("Add", ["e", "p"], ["y"], "Y"),
+    ]
+    weights = {
+        "table": rng.random((16, 64), np.float32),
+        "packed": rng.integers(0, 255, (8, 2, 16), np.uint8),
+        "scales": rng.random((8, 2), np.float32),
+        "bias": rng.random(8, np.float32),
+    }
+    model = model_of(nodes, {"x": (16, 8)}, ["y"], weights)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    reference = refer_to(model, tmp_path, optimised=False)
+    ops = {op.name: number for number, op in enumerate(reference.graph.ops)}
+    rewritten = reference.rewrite(Schedule(tuple(Compute(ops[name]) for name in "APMEPY")))
+    assert any("/P" in name for name in rewritten.gate_ops)
+    check_promises(reference, rewritten)
 
 
 @pytest.mark.slow

@@ -38,12 +38,22 @@ def alive(**mib: int) -> list[LiveTensor]:
 
 
 def test_what_is_float_at_the_peak_is_said_with_what_would_help():
-    first, second = few_bits_lines(few_bits_at_peak("int8", alive(float=664, uint8=1)))
+    first, second = few_bits_lines(few_bits_at_peak("int8", alive(float=664, uint8=1), 0))
     assert first == "  activations are float32 between the quantised ops: 664.00 MiB of 665.00 MiB"
     assert "remat compile --budget" in second
 
 
 def test_where_little_is_float_nothing_is_said():
-    assert few_bits_at_peak("int8", alive(float=1, uint8=9)) is None
-    assert few_bits_at_peak(None, alive(float=9)) is None
+    assert few_bits_at_peak("int8", alive(float=1, uint8=9), 0) is None
+    assert few_bits_at_peak(None, alive(float=9), 9 * MIB) is None
     assert few_bits_lines(None) == []
+
+
+def test_a_cause_that_is_no_tensor_of_floats_is_named():
+    """An int8 LSTM whose kernel takes four times what it reads and makes; a convolution whose sums are int32."""
+    first, second = few_bits_lines(few_bits_at_peak("int8", alive(float=8, uint8=1), 31 * MIB))
+    assert "workspace inside the op" in first
+    assert "31.00 MiB of 40.00 MiB" in first
+    assert "static" not in second
+    first, _ = few_bits_lines(few_bits_at_peak("int8", alive(float=3, int32=6), 2 * MIB))
+    assert first == "  sums of the quantised ops are int32 until they are scaled: 6.00 MiB of 11.00 MiB"

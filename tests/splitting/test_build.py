@@ -10,13 +10,17 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
+from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.opset import opset_of
 from remat_cli.splitting.tiles.build import FILL_SINCE
 from remat_cli.splitting.tiles.tiling import Cutting
+from remat_cli.splitting.tiles.view import view_model
+from tests.helpers import observe
 from tests.splitting.form import check_form
 from tests.splitting.random_models import Sample, Sketch, image_models, transformer_models
-from tests.splitting.split_case import check_same, cutting_of, cuttings, describe, make_case, optimised
+from tests.splitting.split_case import Case, check_same, cutting_of, cuttings, describe, make_case, optimised
 
 
 def check_splits(data, samples, tries, most_tiles):
@@ -158,3 +162,34 @@ def test_weights_along_the_cut_axis_are_cut_once_for_all_tiles():
     assert sum(v.const_value.nbytes for n, v in split.graph.initializers.items() if n.startswith("w")) == 8 * 6 * 4
     check_same(case, split, cutting)
     check_form(case, split, cutting.ops)
+
+
+def test_a_tile_may_read_a_constant_where_the_whole_reads_what_is_computed():
+    """A table, cut to as many rows as there are; its parts end where the cut ends, whatever the whole computes."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"], "sizes", end=1),
+        helper.make_node("Slice", ["table", "first", "sizes", "first"], ["rows"], "cut"),
+        helper.make_node("Add", ["x", "rows"], ["sums"], "sums"),
+        helper.make_node("Tanh", ["sums"], ["bent"], "bent"),
+        helper.make_node("ReduceSum", ["bent"], ["y"], "sum", keepdims=0),
+    ]
+    weights = [
+        numpy_helper.from_array(rng.random((12, 6), np.float32), "table"),
+        numpy_helper.from_array(np.array([0]), "first"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds, reference = {"x": rng.random((8, 6), np.float32)}, ir.from_proto(model)  # the optimiser would fold the shape
+    seen = to_graph(reference, observe(reference, feeds))
+    case = Case(view_model(reference, seen, 1), reference, feeds)
+    ops = tuple(at for at, op in enumerate(case.view.graph.ops) if op.op_type in {"Slice", "Add", "Tanh"})
+    cutting = Cutting(ops, (("bent", 0),), 3)
+    split = case.split([cutting])
+    assert split is not None
+    parts = [node for node in split.graph if node.op_type == "Slice" and "rows" in node.outputs[0].name]
+    assert len(parts) == 3
+    assert all(part.inputs[2].is_initializer() for part in parts)
+    check_same(case, split, cutting)

@@ -98,3 +98,42 @@ def test_steps_that_were_asked_for_in_vain_are_not_advised(sizes, divisor, told)
     model = helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:], numbers))
     with pytest.raises(ModelError, match=told):
         learn_dims(ir.from_proto(model), graph_of(seen[0][1]), seen)
+
+
+@pytest.mark.parametrize("op_type", ["ConvInteger", "QLinearConv", "QLinearConv, channels last"])
+def test_windows_of_quantised_convolutions_are_counted_by_their_attributes(op_type):
+    """Two in turn that move 160 positions and 2: a few runs do not tell of divisions by so much."""
+    is_last, name = op_type.endswith("last"), op_type.split(",")[0]
+    one, nought = numpy_helper.from_array(np.float32(1), "one"), numpy_helper.from_array(np.uint8(0), "nought")
+    before = ["one", "nought"] if name == "QLinearConv" else []
+    nodes, weights, made = [], [one, nought], "x"
+    for at, (kernel, stride) in enumerate(((400, 160), (3, 2))):
+        weights.append(numpy_helper.from_array(np.ones((1, 1, kernel), np.uint8), f"w{at}"))
+        how = {"strides": [stride], "pads": [kernel // 2] * 2}
+        if is_last:
+            how |= {"channels_last": 1, "domain": "com.microsoft"}
+        after = [*before, "one", "nought"] if before else []
+        reads = [made, *before, f"w{at}", *after]
+        nodes.append(helper.make_node(name, reads, [f"v{at}"], f"conv{at}", **how))
+        made = f"v{at}"
+        if name == "ConvInteger":
+            nodes.append(helper.make_node("Cast", [made], [f"c{at}"], f"cast{at}", to=TensorProto.UINT8))
+            made = f"c{at}"
+    shape = [1, "n", 1] if is_last else [1, 1, "n"]
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [port("x", TensorProto.UINT8, shape)], [port(made, 2, None)], weights)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=8))
+    lengths = {size: (size // 160 + 1, size // 320 + 1) for size in (160_000, 8_960, 9_440, 9_760, 10_560)}
+
+    def shaped(length: int) -> tuple[int, ...]:
+        return (1, length, 1) if is_last else (1, 1, length)
+
+    measured = [
+        ({"n": size}, {"x": shaped(size), **{f"{kind}{at}": shaped(made[at]) for at in (0, 1) for kind in "vc"}})
+        for size, made in lengths.items()
+    ]
+    tensors = tuple(Tensor(each, "uint8", measured[0][1][each], 1, None) for each in measured[0][1])
+    dims = learn_dims(model, Graph((), tensors, ()), measured)
+    axis = 1 if is_last else 2
+    assert [dims["v1"][axis].at({"n": size}) for size in (8_000, 8_319, 8_320)] == [26, 26, 27]

@@ -594,3 +594,22 @@ def test_skip_connections_are_made_again_where_they_are_read_so_that_none_is_who
     assert peaks[1] <= peaks[0] - again.sized.sizes["t1"] + narrow * again.sized.sizes["t3"]
     sizes = [{"h": 96, "w": 40}, {"h": 8, "w": 8}, {"h": 64, "w": 16}, {"h": 96, "w": 40}, {"h": 24, "w": 32}]
     again.check(sizes, 8 if narrow else 4)  # more windows look further around a tile
+
+
+def test_what_is_made_again_reads_nothing_that_is_inside_another_loop_only():
+    """A picture is turned, as TensorFlow's exporter writes it, and the skip connection is made of that alone."""
+
+    def turned(build: Build) -> str:
+        few = build.op("Transpose", "x", perm=[0, 3, 1, 2])
+        skip = build.op("Relu", build.conv(few, 8, 1))
+        made = build.op("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2])
+        made = build.op("Mul", made, build.op("Sigmoid", build.op("GlobalAveragePool", made)))
+        scaled = build.weight([1, 1, 2, 2], np.float32)
+        made = build.op("Resize", made, "", scaled, mode="nearest", coordinate_transformation_mode="asymmetric")
+        return build.conv(build.op("Concat", skip, made, axis=1), 2, 16)
+
+    build = Build()
+    model = build.model((1, "h", "w", 1), turned(build))
+    again = LoopedModel(model, SizeFamily(STEPS), 4 * 8 * 96 * 40 // 4, skips_again=True)
+    assert any(region.copies for region in again.regions)
+    again.check([{"h": 96, "w": 40}, {"h": 8, "w": 8}, {"h": 64, "w": 16}, {"h": 96, "w": 40}, {"h": 24, "w": 32}], 4)

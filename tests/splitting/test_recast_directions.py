@@ -12,8 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bench.quantised_models import listener
 from remat_cli.core.values.profile import OpCost
+from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.splitting.recast.directions import ways_apart
 from tests.helpers import to_bytes
+from tests.splitting.looped_model import LoopedModel
 from tests.splitting.quantised_models import dynamic_int8
 from tests.splitting.random_models import Sample
 from tests.splitting.split_case import check_same, make_case, run_in
@@ -122,3 +124,14 @@ def test_bands_before_a_network_that_goes_both_ways_lie_along_time():
     along = {found.banding.axis[op] for op in found.banding.group if view.graph.ops[op].op_type == "ConvInteger"}
     assert along == {2}
     check_same(case, split_of(case, found), found.banding)
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", QUANTISED])
+def test_states_with_names_that_nothing_reads_are_not_missed_where_sizes_are_open(op_type):
+    sample = both_ways(op_type, (40, 2, 8), 4, np.random.default_rng(0))
+    (network,) = (node for node in sample.model.graph.node if node.op_type == op_type)
+    network.output.extend(["last", "cell"])
+    for port in (*sample.model.graph.input, *sample.model.graph.output):
+        port.type.tensor_type.shape.dim[0].dim_param = "steps"
+    view = LoopedModel(sample.model, SizeFamily((SizeRange("steps", 2, 40),))).sized.view
+    assert sum(op.op_type == op_type for op in view.graph.ops) == 2

@@ -24,6 +24,30 @@ def outputs_by_place(model: ir.Model) -> list[str]:
     return sorted(names, key=lambda name: places.get(name, -1))
 
 
+def name_made_weights(model: ir.Model, before: ir.Model) -> None:
+    """Name weights that the optimiser added after what reads them first, so that it can add more. In place.
+
+    It takes the same names for such weights every time, `gemm_input_shape` and others, and refuses a file that has one
+    of them already when it is about to add it: a second pass, or a session of what was made of the first one's file.
+    """
+    graph = model.graph
+    known = {value.name for node in before.graph for value in node.outputs}
+    known |= {value.name for value in before.graph.inputs} | set(before.graph.initializers)
+    made = {id(value): value for name, value in graph.initializers.items() if name not in known}
+    if not made:
+        return
+    # Names of other tensors: the new ones must be free.
+    taken = known | set(graph.initializers) | {value.name for node in graph for value in node.outputs}
+    for node in graph:
+        for place, value in enumerate(node.inputs):
+            if value is None or made.pop(id(value), None) is None or value.is_graph_output():
+                continue
+            name = f"{node.outputs[0].name}/of_{place}"
+            if name not in taken:
+                taken.add(name)
+                value.name = name  # the graph knows it by the new name too
+
+
 def canonicalise(model: ir.Model, ends: Sequence[str]) -> None:
     """Order nodes and weights, and name generated nodes, by the model's interface and tensor names. In place.
 

@@ -48,14 +48,17 @@ def checkable(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def without_runtime_ops(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with ops that ONNX does not have under a domain that its checker does not check.
+    """The model with ops that ONNX does not have, or no longer, under a domain that its checker does not check.
 
-    The runtime's optimiser writes some ops of its own into ONNX's domain, or newer ones than the model's opset has.
+    The runtime's optimiser writes some ops of its own into ONNX's domain, or newer ones than the model's opset has. It
+    knows ops that ONNX deprecates as functions, as it does GroupNormalization of opset 18, or refuses them itself.
     """
     versions = {entry.domain: entry.version for entry in proto.opset_import}
     version = versions.get("", versions.get("ai.onnx", 1))
     for node in (node for node in all_nodes(proto.graph) if node.domain in ("", "ai.onnx")):
-        if (node.op_type in RUNTIME_OPS or onnx.defs.has(node.op_type)) and schema_of(node.op_type, version) is None:
+        schema, is_known = schema_of(node.op_type, version), onnx.defs.has(node.op_type)
+        is_missing = schema is None and (node.op_type in RUNTIME_OPS or is_known)
+        if is_missing or (schema is not None and schema.deprecated):
             node.domain = RUNTIME_DOMAIN
     proto.opset_import.append(onnx.helper.make_opsetid(RUNTIME_DOMAIN, 1))
     return proto

@@ -19,7 +19,7 @@ from remat_cli.base.files import sha256
 from remat_cli.core.files.plan_file import is_plan
 from remat_cli.core.schedule.program import InputSpec
 from remat_cli.core.values.sizes import Dim
-from remat_cli.onnx_io.read.canonical import canonicalise, outputs_by_place
+from remat_cli.onnx_io.read.canonical import canonicalise, name_made_weights, outputs_by_place
 from remat_cli.onnx_io.read.checking import all_nodes, checkable
 from remat_cli.onnx_io.read.interface import Interface, Port, fed_inputs, inputs_of, interface_of, outputs_of, port_of
 from remat_cli.onnx_io.read.mapped import model_of, parsed
@@ -200,6 +200,8 @@ def prepare_optimized(path: Path, before: ir.Model | None = None) -> ir.Model:
     names_of_bodies(model.graph)
     lift_body_weights(model)
     drop_unused_weights(model.graph)
+    if before is not None:
+        name_made_weights(model, before)
     canonicalise(model, outputs_by_place(before or model))
     return model
 

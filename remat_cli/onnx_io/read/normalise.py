@@ -96,7 +96,8 @@ def drop_trailing_blanks(graph: ir.Graph) -> None:
         node.resize_inputs(max(used, default=-1) + 1)
 
 
-RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
+QUANTISED = ("com.microsoft", "DynamicQuantizeLSTM")
+RECURRENT = frozenset({("", "RNN"), ("", "GRU"), ("", "LSTM"), QUANTISED})
 
 
 def drop_unread_states(graph: ir.Graph) -> None:
@@ -105,7 +106,7 @@ def drop_unread_states(graph: ir.Graph) -> None:
     TensorFlow's, Keras's, Paddle's and torch's exporters name all states, though most models read one of them.
     """
     for node in ir.traversal.RecursiveGraphIterator(graph):
-        if node.op_type in RECURRENT and not node.domain:
+        if (node.domain, node.op_type) in RECURRENT:
             for value in node.outputs:
                 if not value.uses() and not value.is_graph_output():
                     value.name = ""

@@ -171,6 +171,7 @@ def write_gates(scene: Scene, gated: Collection[int]) -> GatedOps:
     return GatedOps(tuple(writer.drafts), writer.zeros, writer.types, gate_writer.gates)
 
 
+CONTRIB, WORKED_ON = "com.microsoft", frozenset({"float", "float16", "bfloat16"})
 SETTINGS: Mapping[str, tuple[int, ...]] = {"QuantizeLinear": (1,), "DequantizeLinear": (1, 0)}
 """Which inputs must pass through gates at ops that quantize.
 
@@ -297,7 +298,11 @@ class _GateWriter:
         return self.views.get(name, name)
 
     def _choose(self, step: Draft) -> str:
-        """The value to gate: the first tensor that is no constant, else the smallest constant."""
+        """The value to gate: the first tensor that is no constant, else the smallest constant.
+
+        Of the runtime's own ops the first one, where it holds numbers to work on: such ops ask for the sizes of their
+        weights, scales and biases when they are loaded.
+        """
         inputs = [name for name in dict.fromkeys(step.reads) if name and name not in self.scene.opaque]
         inputs += [name for _, name in step.captured if name not in self.scene.opaque and name not in inputs]
         computed = [name for name in inputs if name not in self.scene.weights]
@@ -305,6 +310,8 @@ class _GateWriter:
             return computed[0]
         if not inputs:
             raise RematError(f"op '{step.name}' reads nothing, so that it cannot be held in the plan's order")
+        if step.domain == CONTRIB and self.scene.types[inputs[0]].dtype in WORKED_ON:
+            return inputs[0]
         return min(inputs, key=lambda name: math.prod(self.scene.types[name].shape))
 
 

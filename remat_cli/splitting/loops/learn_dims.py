@@ -102,13 +102,13 @@ def _other_sizes(model: ir.Model, measured: Measurements) -> str:
 
 def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
     """How many windows there are along an axis; None where the op has none."""
-    has_windows = rule_of(node.domain, node.op_type).has_windows
-    if not has_windows or axis < SPATIAL or node.inputs[0] is None:
+    rule = rule_of(node.domain, node.op_type)
+    first = SPATIAL - bool(_integer(node, "channels_last"))
+    if not (rule.has_windows or rule.counts_windows) or axis < first or node.inputs[0] is None:
         return None
     before, kernel = known.get(node.inputs[0].name or ""), _kernel(node)
-    at, spatial = axis - SPATIAL, len(kernel)
-    auto, ceil = node.attributes.get("auto_pad"), node.attributes.get("ceil_mode")
-    mode, is_ceil = "NOTSET" if auto is None else auto.as_string(), ceil is not None and bool(ceil.as_int())
+    at, spatial, auto = axis - first, len(kernel), node.attributes.get("auto_pad")
+    mode, is_ceil = "NOTSET" if auto is None else auto.as_string(), bool(_integer(node, "ceil_mode"))
     if before is None or at >= spatial or axis >= len(before):
         return None
     stride = _integers(node, "strides", [1] * spatial)[at]
@@ -130,11 +130,16 @@ def _along_windows(node: ir.Node, axis: int, known: Mapping[str, tuple[Dim, ...]
 
 def _kernel(node: ir.Node) -> list[int]:
     given = _integers(node, "kernel_shape", [])
-    if given or len(node.inputs) < 2 or node.inputs[1] is None or node.inputs[1].shape is None:
-        return given
-    return [size for size in list(node.inputs[1].shape)[SPATIAL:] if isinstance(size, int)]
+    shapes = [value.shape for value in node.inputs[1:] if value is not None and value.shape is not None]
+    weights = next((shape for shape in shapes if len(shape) > SPATIAL), ())  # behind scales, where there are such
+    return given or [size for size in list(weights)[SPATIAL:] if isinstance(size, int)]
 
 
 def _integers(node: ir.Node, name: str, default: list[int]) -> list[int]:
     attribute = node.attributes.get(name)
     return default if attribute is None else list(attribute.as_ints())
+
+
+def _integer(node: ir.Node, name: str) -> int:
+    attribute = node.attributes.get(name)
+    return 0 if attribute is None else attribute.as_int()

@@ -77,7 +77,8 @@ def _put_in_place(graph: ir.Graph, node: ir.Node, drafts: list[Draft], rewrite: 
         )
         graph.insert_before(node, new_node)
         values |= {value.name or "": value for value in made}
-    for old in node.outputs:
+    read = (old for old in node.outputs if old.uses() or old.is_graph_output())  # drafts need not make the others
+    for old in read:
         new = values[old.name or ""]
         new.shape = old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)

@@ -79,7 +79,8 @@ class SliceRule:
     that can be done part by part. `takes_for_one_item`: workspace is that of one item of the batch, however many there
     are. `in_turn` is how they are cut where parts run one after the other and hand states
     on, `hands_on` which states these are. `counts_places`: from nought by ones the numbers are those of places, so that
-    in loops each tile begins to count where it begins.
+    in loops each tile begins to count where it begins. `counts_windows`: how long results are follows from windows,
+    though loops do not move these.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -105,6 +106,7 @@ class SliceRule:
     items_apart: bool = False
     takes_for_one_item: bool = False
     counts_places: bool = False
+    counts_windows: bool = False
     adds: Adds | None = None
 
     @property

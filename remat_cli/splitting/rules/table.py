@@ -324,6 +324,7 @@ RECORDS: tuple[SliceRule, ...] = (
         {ONNX: "QLinearConv", CONTRIB: "QLinearConv"},
         Why.INTEGERS,
         reads_no_constants=True,
+        counts_windows=True,
     ),
     SliceRule(
         quantised.convolution,
@@ -331,6 +332,7 @@ RECORDS: tuple[SliceRule, ...] = (
         Why.INTEGERS,
         reads_no_constants=True,
         takes_for_one_item=True,
+        counts_windows=True,
     ),
     SliceRule(quantised.pooling, {CONTRIB: "NhwcMaxPool QLinearAveragePool"}, Why.ASKED),
     SliceRule(quantised.concatenation, {CONTRIB: "QLinearConcat"}, Why.ALONE),

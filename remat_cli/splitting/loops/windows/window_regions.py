@@ -77,26 +77,28 @@ def _moves_windows(sized: SizedView, region: LoopRegion) -> bool:
 
 
 def _making_again(
-    sized: SizedView, region: LoopRegion, along: Along, large: Collection[str], barred: Collection[int]
+    sized: SizedView, region: LoopRegion, along: Along, wanted: Collection[str], barred: Collection[int]
 ) -> LoopRegion:
-    """The region with copies of ops that make what it reads of skip connections, from what is small; or as it was.
+    """The region with copies of ops that make what it reads of skip connections, or as it was.
 
-    Ops that are `barred` are not copied.
+    They are made from what is there whole: nothing that is `wanted` in tiles. Ops that are `barred` are not copied.
     """
     view = sized.view
-    for name in sorted({name for op in region.ops for name in view.reads[op] if name in large} - sized.kept):
+    for name in sorted({name for op in region.ops for name in view.reads[op] if name in wanted} - sized.kept):
         others = set(view.readers[name]) - region.ops
         if sized.makers[name] in region.ops or not others or not all(along.runs(sized, op) for op in others):
             continue  # what an op reads whole must be there anyway
-        copies = region.copies | _from_small(sized, name, along, large, region.own.union(barred))
+        copies = region.copies | _from_whole(sized, name, along, wanted, region.own.union(barred))
         found = _region(sized, region.ops | copies, along, copies) if len(copies) > len(region.copies) else None
         if isinstance(found, LoopRegion) and is_closed(sized, found):
             region = found
     return region
 
 
-def _from_small(sized: SizedView, name: str, along: Along, large: Collection[str], barred: Collection[int]) -> set[int]:
-    """The ops that make a tensor of others that are not large, few enough to run again; none where one cannot."""
+def _from_whole(
+    sized: SizedView, name: str, along: Along, wanted: Collection[str], barred: Collection[int]
+) -> set[int]:
+    """Few ops that make a tensor of others that are not wanted in tiles; none where one of them cannot run again."""
     found, waiting = set[int](), [name]
     while waiting:
         op = sized.makers.get(waiting.pop())
@@ -105,7 +107,7 @@ def _from_small(sized: SizedView, name: str, along: Along, large: Collection[str
         if op in barred or len(found) == MOST_AGAIN or not along.runs(sized, op):
             return set()
         found.add(op)
-        waiting += [each for each in sized.view.reads[op] if each in large]
+        waiting += [each for each in sized.view.reads[op] if each in wanted]
     return found
 
 
