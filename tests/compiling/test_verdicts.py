@@ -62,7 +62,9 @@ def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Ti
     looking = Tiles(SplitTask(whole, whole.answer.question, request, None, progress))
     view = SimpleNamespace(nodes=("fused",))
     looking.__dict__["proposer"] = SimpleNamespace(
-        timeline=SimpleNamespace(view=view), obstacle=lambda floor_op, free_bytes, names: found
+        timeline=SimpleNamespace(view=view),
+        obstacle=lambda floor_op, free_bytes, names: found,
+        propose=lambda free_bytes, most_seconds: (),
     )
     return looking
 
@@ -109,6 +111,27 @@ def test_splits_are_not_searched_for_where_outputs_alone_are_too_much(monkeypatc
     kept.size_bytes -= 1
     assert plan_split(looking).obstacle == FINAL.text
     assert searched == [looking]
+
+
+@pytest.mark.parametrize(
+    ("proposed", "aimed", "order"),
+    [
+        ((), None, ["needy", "aimed"]),  # nothing fits by estimate
+        (("some",), None, ["aimed", "needy"]),  # a solver that looks for ops to make again may take all the time
+        (("some",), "found", ["aimed"]),
+    ],
+)
+def test_splits_that_fit_by_estimate_come_before_those_that_make_ops_again(monkeypatch, proposed, aimed, order):
+    looking, called = tiles(Status.INFEASIBLE, FINAL, silent()), []
+    looking.proposer.propose = lambda free_bytes, most_seconds: proposed
+    monkeypatch.setattr(SplitTask, "is_allowed", lambda self, planned: True)
+    monkeypatch.setattr(SplitTask, "rank", lambda self, planned: (0, 0))
+    monkeypatch.setattr(SplitTask, "better", lambda self, one, other: other)
+    monkeypatch.setattr(splitter_stage, "fit_budget", lambda tiles, **known: (called.append("aimed"), aimed)[1])
+    monkeypatch.setattr(splitter_stage, "fit_needy", lambda tiles: called.append("needy"))
+    found = plan_split(looking)
+    assert called == order
+    assert found == aimed if aimed else found.obstacle == FINAL.text
 
 
 @pytest.mark.parametrize("status", [Status.INFEASIBLE, Status.NOT_FOUND])
