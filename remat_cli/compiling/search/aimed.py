@@ -45,19 +45,21 @@ class AimedSplits:
 
     What costs about as little and holds less comes first. Each that was measured corrects the estimates of its kin.
     Where one does not fit, splits for less are proposed; a tighter plan goes on there too. `points` are plans that are
-    known, of which the best within the budget takes `known_share` longer than the baseline.
+    known, of which the best within the budget takes `known_share` longer than the baseline; `proposed` is what was
+    proposed for the first aim before, where that was asked for.
     """
 
     tiles: Tiles
     aims: Sequence[float] = AIMS
     points: Sequence[CurvePoint] = ()
     known_share: float = math.inf
+    proposed: Sequence[SplitProposal] | None = None
     _tried: set[object] = field(default_factory=set)
 
     def propose(self, known: Known) -> Iterator[TileCandidate]:
         """A few splits, as long as more is expected of one than it takes."""
         lower = list(self.aims[1:])
-        pool = [*self._at(self.aims[0]), *self._below(self.aims[0])] if self.aims else []
+        pool = [*self._first(), *self._below(self.aims[0])] if self.aims else []
         # Plans that are known, as measurements of what is proposed for as many bytes.
         fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
         split = [point for point in self.points if point.is_split and point.live_bytes > fixed_bytes]
@@ -101,9 +103,16 @@ class AimedSplits:
         gain, place = max(zip(gains, range(len(pool)), strict=True))
         return pool[place] if gain > WORTH_PER_SECOND * seconds else None
 
+    def _first(self) -> list[Aim]:
+        """What is proposed for the first aim."""
+        share = self.aims[0]
+        return self._at(share) if self.proposed is None else self._new(self.proposed, share)
+
     def _at(self, share: float, most_seconds: float = math.inf) -> list[Aim]:
         """What is proposed for a share of the budget and was not tried before."""
-        found = self.tiles.propose(int(self.tiles.free_bytes * share), most_seconds)
+        return self._new(self.tiles.propose(int(self.tiles.free_bytes * share), most_seconds), share)
+
+    def _new(self, found: Sequence[SplitProposal], share: float) -> list[Aim]:
         return [Aim(each, share) for each in found if each.regions and each.key not in self._tried]
 
     def _below(self, share: float) -> list[Aim]:
@@ -135,7 +144,11 @@ class AimedSplits:
 
 
 def fit_budget(
-    tiles: Tiles, aims: Sequence[float] = AIMS, points: Sequence[CurvePoint] = (), known_share: float = math.inf
+    tiles: Tiles,
+    aims: Sequence[float] = AIMS,
+    points: Sequence[CurvePoint] = (),
+    known_share: float = math.inf,
+    proposed: Sequence[SplitProposal] | None = None,
 ) -> OneModel | None:
     """The fastest of a few splits whose plans fit the budget, or the first that costs hardly anything.
 
@@ -151,6 +164,6 @@ def fit_budget(
         running = 0.0 if is_long else task.clock.run_seconds - ran
         return time.monotonic() - began - running > most_seconds
 
-    proposer = AimedSplits(tiles, aims, points, known_share)
+    proposer = AimedSplits(tiles, aims, points, known_share, proposed)
     rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over())
     return search(proposer, rule, task.ending)

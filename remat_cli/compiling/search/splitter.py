@@ -44,15 +44,12 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
     known by estimate.
     """
     task = tiles.task
-    may_be_needy = isinstance(task.whole, Refused)
-    if may_be_needy and not tiles.propose(tiles.free_bytes):
-        needy, may_be_needy = fit_needy(tiles), False
-    else:
-        needy = None
+    may_be_needy, proposed = isinstance(task.whole, Refused), tiles.propose(tiles.free_bytes)
+    needy = fit_needy(tiles) if may_be_needy and not proposed else None
     if needy is not None:
         known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
-    aimed = fit_budget(tiles, points=points, known_share=known_share)
-    if may_be_needy and (aimed is None or not task.is_allowed(aimed)):
+    aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=known_share)
+    if may_be_needy and proposed and (aimed is None or not task.is_allowed(aimed)):
         needy = fit_needy(tiles)
     return min((each for each in (needy, aimed) if each is not None), key=task.rank, default=None)
 
