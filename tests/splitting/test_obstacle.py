@@ -6,6 +6,8 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
@@ -13,7 +15,7 @@ from remat_cli.core.values.told_names import ToldNames
 from remat_cli.splitting.bands.band_search import BandSearch
 from remat_cli.splitting.tiles.obstacle import explain, is_cuttable
 from remat_cli.splitting.tiles.search import SplitLimits
-from tests.splitting.random_models import Sketch
+from tests.splitting.random_models import Sample, Sketch
 from tests.splitting.split_case import make_case
 
 MAP = (1, 16, 16, 16)
@@ -64,6 +66,41 @@ def test_an_op_that_cannot_be_cut_is_named():
     assert found.is_final
     assert "ReduceMean" in found.text
     assert explain(case.timeline, None, mean, 2 * MAP_BYTES) is None
+
+
+@pytest.mark.parametrize(
+    ("op_type", "told"),
+    [
+        ("NonZero", "is made whole by op 'op' (NonZero): its length"),
+        ("Compress", "is read whole by op 'op' (Compress)"),
+    ],
+)
+def test_an_op_whose_results_are_as_long_as_values_say_makes_or_reads_a_tensor_whole(op_type, told):
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["bent"], "tanh"),
+        helper.make_node("ReduceMean", ["bent"], ["mean"], "mean", axes=[0, 2, 3], keepdims=0),
+        helper.make_node("Greater", ["mean", "limit"], ["chosen"], "greater"),
+        helper.make_node("NonZero", ["bent"], ["some"], "op")
+        if op_type == "NonZero"
+        else helper.make_node("Compress", ["bent", "chosen"], ["some"], "op", axis=1),
+        helper.make_node("ReduceMax", ["some"], ["y"], "max", keepdims=0),
+        helper.make_node("Cast", ["chosen"], ["z"], "cast", to=TensorProto.FLOAT),
+    ]
+    kind = TensorProto.INT64 if op_type == "NonZero" else TensorProto.FLOAT
+    ports = [helper.make_tensor_value_info("y", kind, []), helper.make_tensor_value_info("z", TensorProto.FLOAT, [16])]
+    x, limit = (
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, MAP),
+        numpy_helper.from_array(np.float32(0), "limit"),
+    )
+    graph = helper.make_graph(nodes, "g", [x], ports, [limit])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    case = make_case(Sample(model, {"x": np.random.default_rng(0).standard_normal(MAP).astype(np.float32)}))
+    found = explain(
+        case.timeline, None, next(at for at, op in enumerate(case.view.graph.ops) if op.name == "op"), MAP_BYTES
+    )
+    assert found is not None
+    assert told in found.text
+    assert not found.is_final
 
 
 def test_a_step_in_no_region_is_a_reason_but_no_proof():

@@ -128,11 +128,11 @@ class _Writer:
     def _read(self, step: RunStep, position: int) -> str:
         """Name of what a tile reads as one of its inputs."""
         sliced, piece = step.work.sliced, step.reads[position]
+        if piece is not None and position not in sliced.constants:
+            return piece.name
         name = self.view.reads[step.work.op][position]
         if position in sliced.constants:  # in place of a weight, or of what is computed
             return self._constant(sliced.constants[position], f"{name}/tile_{step.tile}")
-        if piece is not None:
-            return piece.name
         if not name:
             return ""
         need, tensor = sliced.needs[position], self.weights[name]

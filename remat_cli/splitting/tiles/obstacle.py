@@ -102,8 +102,9 @@ def _op(view: ModelView, op: int, free_bytes: int, names: ToldNames) -> SplitObs
     node = view.graph.ops[op]
     named = f"'{names.tensor(name)}' ({format_bytes(size)})"
     if op in view.of_value_lengths:
-        text = f"{named} is made whole by {_told(node, names)}: its length depends on"
-        return SplitObstacle(f"{text} values", is_final=False, op=op)
+        does, whose = ("made", "its length") if name in view.makes[op] else ("read", "the length of what it makes")
+        text = f"{named} is {does} whole by {_told(node, names)}: {whose} depends on values"
+        return SplitObstacle(text, is_final=False, op=op)
     condition = "" if view.may_reassociate else " so that its bits stay the same"
     return SplitObstacle(
         f"{named} must exist whole: {_told(node, names)} cannot be cut{condition}",
