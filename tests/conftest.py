@@ -114,6 +114,15 @@ def samples(together: Path) -> SampleStore:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def faults_are_failures() -> Iterator[None]:
+    """What a user's search leaves out by a fault of ours, and goes on, is an error here."""
+    search = importlib.import_module("remat_cli.compiling.search.loop")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(search, "may_go_on", lambda failure: False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def default_price() -> Iterator[Fraction]:
     """Tests look at bits and memory: a busy machine must not make their small models too dear. The default itself."""
     plan = importlib.import_module("remat_cli.compiling.plan")  # not before processes start quickly

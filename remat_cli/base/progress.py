@@ -79,6 +79,10 @@ class Note(msgspec.Struct, frozen=True):
         return f"note: {self.text}"
 
 
+class LeftOut(Note, frozen=True):
+    """What was left out though remat should have managed it, which is worth a warning in what comes of the run."""
+
+
 Event = Stage | Advance | Detail | Incumbent | Note
 """What a run tells; as a text it is the line that a person would read."""
 
@@ -117,6 +121,20 @@ class Progress(msgspec.Struct, frozen=True):
     def note(self, text: str) -> None:
         """A line for the user."""
         self.tell(Note(text))
+
+    def leave_out(self, text: str) -> None:
+        """Something failed by a fault of ours, and the run goes on without it."""
+        self.tell(LeftOut(text))
+
+    def with_left_out(self, heard: Callable[[str], None]) -> "Progress":
+        """The same, where what is left out is heard by somebody else too."""
+
+        def tell(event: Event) -> None:
+            if isinstance(event, LeftOut):
+                heard(event.text)
+            self.tell(event)
+
+        return msgspec.structs.replace(self, tell=tell)
 
 
 def listening(on_progress: Callable[[Event], None] | None) -> Progress:

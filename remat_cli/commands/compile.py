@@ -84,9 +84,10 @@ def compile_model(model: Path, settings: Settings, progress: Progress) -> Compil
 def compile_form(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:
     """The same in a folder of its own, of a model that may have been prepared for another target already."""
     with counting() as count:
-        costs = StageCosts(count)
-        report = _compiled(settings, forms, work, costs.listening(progress))
-        return msgspec.structs.replace(report, stages=costs.ended())
+        costs, left_out = StageCosts(count), list[str]()
+        report = _compiled(settings, forms, work, costs.listening(progress).with_left_out(left_out.append))
+        warnings = dict.fromkeys((*report.warnings, *left_out))
+        return msgspec.structs.replace(report, stages=costs.ended(), warnings=tuple(warnings))
 
 
 def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) -> CompileReport:

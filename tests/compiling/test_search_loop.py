@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from remat_cli.base.progress import Progress, silent
+from remat_cli.base.errors import RuntimeFailure
+from remat_cli.base.progress import LeftOut, Progress, silent
 from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.search import loop
 from remat_cli.compiling.search.loop import KeepRule, SplitTrial, search
+
+MAY_GO_ON = loop.may_go_on  # tests fail where it says yes, but for those that are about it
 
 NOTHING: dict[str, Any] = {"prepared": None, "platform": None, "whole": None}
 
@@ -161,3 +165,31 @@ def test_ctrl_c_while_a_plan_is_made_leaves_the_best_so_far_where_the_search_is_
         return
     assert search(Guesses(guesses), rule, progress).time_ns == 3
     assert told == ["measure 3", "plan 3", "measure 1", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Failing(Guess):
+    """A guess that the runtime refuses when it is measured."""
+
+    text: str = ""
+
+    def measure(self) -> Any:
+        raise RuntimeFailure(self.text)
+
+
+REFUSED = "ONNX Runtime fails to load the tiles of m.onnx: Node (x) has no inputs"
+
+
+def test_what_the_runtime_refuses_by_a_fault_of_ours_is_left_out_and_told(monkeypatch):
+    monkeypatch.setattr(loop, "may_go_on", MAY_GO_ON)
+    events = []
+    proposer = Guesses([Failing(1, [], text=REFUSED), Guess(3, [])])
+    best = search(proposer, KeepRule(), Progress(events.append))
+    assert best.plan.time_ns == 3
+    assert [event.text for event in events if isinstance(event, LeftOut)] == [loop.LEFT_OUT.format(REFUSED)]
+
+
+def test_a_machine_without_memory_ends_the_search(monkeypatch):
+    monkeypatch.setattr(loop, "may_go_on", MAY_GO_ON)
+    with pytest.raises(RuntimeFailure, match="bad_alloc"):
+        search(Guesses([Failing(1, [], text="bad_alloc"), Guess(3, [])]), KeepRule(), silent())

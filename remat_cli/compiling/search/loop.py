@@ -16,6 +16,7 @@ import msgspec
 
 from remat_cli.base import progress as stages
 from remat_cli.base.clock import SearchClock
+from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest, ask
 from remat_cli.compiling.planned import OneModel, Refused
@@ -28,7 +29,9 @@ from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.splits import Splitting
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.sizes import Dim
+from remat_cli.runtime.sessions.error_text import is_of_the_machine
 
+LEFT_OUT = "a way to split the model was left out, by a fault of remat that you may want to report: {}"
 Tighter = Callable[[], OneModel | Refused | None]
 """Plans again for what holds less."""
 
@@ -191,22 +194,39 @@ def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel |
     """The best plan, by the rule, of what is proposed; None: there is none.
 
     Once the user has asked to stop, or time is over, nothing more is built; what was measured before is still planned.
-    Ctrl-C ends what is built, measured, planned or written at that moment, and leaves the best plan so far.
+    Ctrl-C ends what is built, measured, planned or written at that moment, and leaves the best plan so far. What the
+    runtime refuses is a fault of ours: that candidate is left out, and the user is told.
     """
     known = Known()
     for proposed in proposer.propose(known):
         known.trial = known.found = None
-        if isinstance(proposed, SplitTrial):
-            known.trial = proposed
-        elif not progress.should_stop():
-            with stages.giving_way(progress):
-                known.trial = proposed.measure()
-        is_planned = known.trial is not None and (isinstance(proposed, SplitTrial) or not proposed.is_probe)
-        if known.trial is not None and is_planned:
-            with stages.giving_way(progress):
-                known.found = known.trial.candidate.plan(known.trial)
+        try:
+            _try_out(proposed, known, progress)
+        except RuntimeFailure as failure:
+            if not may_go_on(failure):
+                raise
+            progress.leave_out(LEFT_OUT.format(failure))
+            known.trial = known.found = None
         if isinstance(known.found, OneModel) and rule.admits(known.found):
             known.best = known.found if known.best is None else rule.better(known.best, known.found)
         if known.best is not None and rule.is_enough(known.best):
             break
     return known.best
+
+
+def _try_out(proposed: Candidate | SplitTrial, known: Known, progress: Progress) -> None:
+    """Measure and plan what is proposed; what comes of it is known then."""
+    if isinstance(proposed, SplitTrial):
+        known.trial = proposed
+    elif not progress.should_stop():
+        with stages.giving_way(progress):
+            known.trial = proposed.measure()
+    is_planned = known.trial is not None and (isinstance(proposed, SplitTrial) or not proposed.is_probe)
+    if known.trial is not None and is_planned:
+        with stages.giving_way(progress):
+            known.found = known.trial.candidate.plan(known.trial)
+
+
+def may_go_on(failure: RuntimeFailure) -> bool:
+    """Whether a search goes on without what failed: where the machine is to blame, the rest would fail too."""
+    return not is_of_the_machine(str(failure))
