@@ -238,3 +238,7 @@ def test_heaps_begin_anywhere_in_a_page():
     assert all(start % 16 == 0 for start in starts)
     assert min(starts) < 512
     assert max(starts) > PAGE_BYTES - 512
+
+
+def test_a_run_that_asks_for_nothing_holds_nothing(ledger):
+    assert in_ledger([]) == (RunMemory(0, 0, ()),) * 6
