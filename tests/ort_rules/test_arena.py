@@ -192,3 +192,8 @@ def test_a_run_that_leaves_just_as_much_as_is_allowed_is_not_the_last():
     held = simulate_runs(steps, 1, 0, LoadedSession(RULES))[0].resident_bytes
     assert len(simulate_runs(steps, 5, 0, LoadedSession(RULES), most_bytes=held)) == 5
     assert len(simulate_runs(steps, 5, 0, LoadedSession(RULES), most_bytes=held - 1)) == 1
+
+
+def test_a_run_that_asks_for_nothing_holds_nothing():
+    found = simulate_runs([], 3, 1, LoadedSession(RULES))
+    assert [(run.resident_bytes, run.reserved_bytes) for run in found] == [(0, 0)] * 3

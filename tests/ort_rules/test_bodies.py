@@ -293,3 +293,12 @@ def test_where_a_value_was_made_in_an_earlier_round_is_free_once_it_lies_elsewhe
     wiring = {"u": KernelWiring((), (4,), ()), "v": KernelWiring((), (3,), (), is_first=True)}
     kernels = [made("u", 0, 400), made("v", 400, 400), BodyKernel("v", 800, 800, (200,)), made("w", 400, 50)]
     assert events(kernels, wiring, 450) == [400, 400, -2, 50]
+
+
+def test_what_a_kernel_leaves_is_there_beside_its_workspace():
+    assert events([BodyKernel("a", 0, 401, (400,), 50)], {}, 401) == [400, 1, 50, -3]
+
+
+def test_rounds_of_single_bytes_are_alike_too():
+    wiring = {"a": KernelWiring((), (1,), (1,), is_first=True)}
+    assert events([made("a", 0, 1)] * 9, wiring, 0) == [1, -1] * 3

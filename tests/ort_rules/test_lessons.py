@@ -108,6 +108,18 @@ def test_the_buffer_of_a_model_input_is_never_shared():
     assert told(found) == [("first", "a kernel took another amount", NOTHING)]
 
 
+def test_a_model_input_of_one_byte_is_not_shared_either():
+    tensors = (
+        Tensor("x", "bool", (1,), 1),
+        Tensor("y", "bool", (1,), 1, 0),
+        Tensor("z", "bool", (1,), 1, 1, kept=True),
+    )
+    forecast = forecast_of(Graph((Op("not", "Not", (0,), (1,)), Op("again", "Not", (1,), (2,))), tensors, ()))
+    first, second = forecast.exact.live_bytes
+    measured = MeasuredCurve({"not": first - 1, "again": second - 1}, {"not": 0, "again": 1})
+    assert told(lessons(forecast, measured, "exact")) == [("not", "a kernel took another amount", NOTHING)]
+
+
 def test_bytes_are_compared_with_the_session_that_ran():
     as_default = curve(tuple(each + 7 for each in LIVE), GROWN)
     assert lessons(FORECAST, as_default, "default") == ()

@@ -123,3 +123,10 @@ def test_written_spans_are_joined_and_cut():
     assert (written.spans, written.bytes) == ([(0, 30), (40, 45)], 35)
     written.cut(30)
     assert (written.spans, written.bytes) == ([(0, 30)], 30)
+
+
+def test_a_mapping_is_of_whole_pages_with_a_head():
+    for size, mapped in ((MIB - 24, MIB), (MIB - 23, MIB + 4096), (MIB, MIB + 4096)):
+        heap = Malloc()
+        heap.write(heap.take(size))
+        assert heap.resident_bytes == mapped

@@ -238,3 +238,17 @@ def test_heaps_begin_anywhere_in_a_page():
     assert all(start % 16 == 0 for start in starts)
     assert min(starts) < 512
     assert max(starts) > PAGE_BYTES - 512
+
+
+def test_a_run_that_asks_for_nothing_holds_nothing(ledger):
+    assert in_ledger([]) == (RunMemory(0, 0, ()),) * 6
+
+
+def test_others_hold_a_block_for_less_than_three_runs(ledger):
+    """Of two requests each, of which the first is the one beside which it was taken."""
+    often = msgspec.structs.replace(RULES.malloc, passing_odds=1, passing_bytes=(48,))
+    for seed in range(40):
+        simulate_runs_without_arena(pair(1, 5000, in_block=False), 0, LoadedHeap(seed), often, RULES.arena)
+    spans = [ledger.asked[since:until] for size, since, until in ledger.lives if size == 48]
+    lengths = [1 + span.count("+160") + span.count("-5000") for span in spans]
+    assert set(lengths) == {1, 2, 3, 4, 5}

@@ -134,3 +134,10 @@ def test_a_mask_is_not_taken_for_keys_that_are_weights(domain, op_type):
     tensors = tuple(Tensor(name, "float", shape, 4, at - 2) for at, (name, shape) in enumerate(shapes.items()))
     op = Op("o", op_type, (0, 1), (2,), domain=domain)
     assert workspace_parts(Graph((op,), tensors, ()), op, 5000, RULES.workspaces) == (5000,)
+
+
+def test_a_model_without_ops_asks_for_nothing():
+    graph = Graph((), (Tensor("x", "float", (4,), 16),), ())
+    plan = baseline(make_problem(graph, Profile("cpu", "", PROVENANCE, (), 0, 16)))
+    for with_views in (False, True):
+        assert run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, with_views=with_views) == ()

@@ -183,6 +183,7 @@ ONE_BLOCK = {
     "attention of another rank": (442368, "Attention", [(256, 256), (192, 256)], [(256, 256)]),
     "scores of other heads": (442368 + K, "Attention", BY_HEADS, [(2, 4, 128, 64)]),
     "scores of part of a head": (49152 + K + 9999, "Attention", ATTENDED, [(2, 128, 256)]),
+    "a mask alone": (49152, "Attention", ATTENDED, [(2, 128, 256)]),
     "one step of grouped heads": (
         9000,
         f"{MS}:GroupQueryAttention",
