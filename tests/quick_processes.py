@@ -19,7 +19,15 @@ from remat_cli.base.processes import Start, Worker, forked, fresh
 
 RUNTIME = "remat_cli.runtime."
 MEASURE_THEIR_PROCESS = frozenset(
-    {"measure_resident", "see_resident_here", "see_at_sizes_here", "resident_after_here", "run_limited", "probe_here"}
+    {
+        "measure_resident",
+        "measure_and_keep",
+        "see_resident_here",
+        "see_at_sizes_here",
+        "resident_after_here",
+        "run_limited",
+        "probe_here",
+    }
 )
 """Functions whose answer depends on what their process held before."""
 MOST_SILENCE_SECONDS = 300.0  # a fork that hangs fails its test

@@ -24,6 +24,7 @@ from remat_cli.runtime.observe.resident import (
 from remat_cli.runtime.sessions._ort import Advance, PackedArray, pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings
 from tests.helpers import random_feeds
+from tests.quick_processes import MEASURE_THEIR_PROCESS
 from tests.runtime.models import MIB, save_model, value, weight
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_models"
@@ -158,7 +159,13 @@ def test_runs_of_the_tiny_model_do_not_count(tmp_path):
     assert count.runs == job.runs
 
 
-@pytest.mark.slow  # beside other tests a process was seen to hold 1.4 MB more; alone never
+def test_what_measures_a_process_gets_a_new_one():
+    """A fork of a test's process has its memory: figures of one were 2 MB off, in whole runs of the tests only."""
+    measuring = {name for name in vars(resident) if name.startswith("measure_")}
+    assert measuring == {"measure_resident", "measure_and_keep"}
+    assert measuring <= MEASURE_THEIR_PROCESS
+
+
 @needs_figures
 def test_outputs_of_watched_runs_are_kept_and_what_is_held_is_the_same(tmp_path):
     two = pack_all({"x": np.full((1, 1), 2, np.float32)})
@@ -167,7 +174,7 @@ def test_outputs_of_watched_runs_are_kept_and_what_is_held_is_the_same(tmp_path)
     assert [outputs[number]["y"][0, 0] for number in range(2)] == [1, 2]
     kept = (figures, *(run_fresh(resident.measure_and_keep, job)[0] for _ in range(2)))
     plain = [run_fresh(measure_resident, job) for _ in range(3)]
-    for number in range(2):  # the least of three processes each: beside other programs one may hold more
+    for number in range(2):  # of three processes each the one that holds least
         one, other = (min(each.run_peak_bytes[number].total_bytes for each in seen) for seen in (kept, plain))
-        assert abs(one - other) < MIB
+        assert abs(one - other) < MIB, (kept, plain)
     assert figures.run_peak_bytes[1].total_bytes > figures.run_peak_bytes[0].total_bytes + WIDE_BYTES / 2
