@@ -228,3 +228,25 @@ def test_ends_of_many_steps_are_found_in_linear_time(memory):
     begin = time.process_time()
     ends([1] * 40_001, [memory[0]] * 39_999 + [memory[1]], 5)
     assert time.process_time() - begin < 5
+
+
+def test_regions_that_cut_the_same_mask_are_cut_alike():
+    """Parts of a constant are weights: of two ways to cut one, all are held twice."""
+    sketch = Sketch(np.random.default_rng(0))
+    length, width = 64, 8
+    mask = sketch.weight(1, 1, length, length, scale=1)
+
+    def attention(name: str, heads: int) -> str:
+        shape, scores = [1, heads, length, width], [1, heads, length, length]
+        queries, keys = (sketch.add("Abs", [sketch.input(f"{name}_{port}", shape)], shape) for port in "qk")
+        turned = sketch.add("Transpose", [keys], [1, heads, width, length], perm=[0, 1, 3, 2])
+        masked = sketch.add("Add", [sketch.add("MatMul", [queries, turned], scores), mask], scores)
+        shares = sketch.add("Softmax", [masked], scores, axis=-1)
+        return sketch.add("ReduceMax", [sketch.add("MatMul", [shares, keys], shape)], [1, heads, length, 1], axes=[3])
+
+    case = make_case(sketch.sample([attention("a", 16), attention("b", 6)]))
+    proposal = search(case, axis=parse_split_axis("2")).propose(peak(case) * 30 // 100)
+    assert len(proposal.regions) == 2
+    assert len({region.cutting.tiles for region in proposal.regions}) == 1
+    split = case.split([region.cutting for region in proposal.regions])
+    check_same(case, split, proposal)

@@ -22,6 +22,7 @@ from remat_cli.splitting.tiles.timeline import Timeline, owner_of
 
 LONGEST_REGION = 120  # ops; longer ones are mostly halo
 TILE_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
+SHARED_SHARE = 0.01  # of what is free: a constant of so many bytes is cut alike wherever it is cut
 NEAREST = 4  # cuts tried on either side of what does not fit, whatever their width
 
 
@@ -94,11 +95,43 @@ class SplitSearch:
                 if other is not None and other.peak_bytes <= free_bytes and other.cost.added_ns < best.cost.added_ns:
                     best = other
             regions.append(best)
+        self._cut_alike(regions, free_bytes)
         added_ns = sum(region.cost.added_ns for region in regions)
         inside = {position for region in regions for position in range(region.start, region.stop)}
         outside = (m for position, m in enumerate(self.timeline.memory_bytes) if position not in inside)
         peak_bytes = max([*outside, *(region.peak_bytes for region in regions)], default=0)
         return Proposal(tuple(regions), peak_bytes, added_ns, free_bytes)
+
+    def _cut_alike(self, regions: list[SplitCandidate], free_bytes: int) -> None:
+        """Cut regions that cut the same large constant, such as a mask, in as many tiles: its parts are there once.
+
+        Parts of a constant are weights, which are held all the time; a region alone knows nothing of others'.
+        """
+        sharing: dict[str, list[int]] = {}
+        for number, region in enumerate(regions):
+            for name in self._cut_constants(region.cutting, SHARED_SHARE * free_bytes):
+                sharing.setdefault(name, []).append(number)
+        for numbers in sharing.values():
+            most = max(regions[number].cutting.tiles for number in numbers)
+            for number in numbers:
+                start, stop, cutting = regions[number].start, regions[number].stop, regions[number].cutting
+                finer = replace(cutting, tiles=most)
+                if cutting.fills:
+                    dying = self.timeline.surroundings(start, stop).dying
+                    finer = replace(finer, over=overwritten(self.timeline.view, finer, dying))
+                found = self._judge(start, stop, finer)
+                if found is not None and found.peak_bytes <= free_bytes:
+                    regions[number] = found
+
+    def _cut_constants(self, cutting: Cutting, least_bytes: float) -> set[str]:
+        """Constants of so many bytes of which tiles read parts."""
+        view = self.timeline.view
+        weights = {weight.name: weight.size_bytes for weight in view.graph.weights}
+        tiles, found = cut_tiles(view, replace(cutting, kept=frozenset())), set[str]()
+        for work in tiles[0].works if tiles is not None else ():
+            names, needs = view.reads[work.op], work.sliced.needs
+            found |= {name for name, need in zip(names, needs, strict=False) if need and name in weights}
+        return {name for name in found if weights[name] >= least_bytes}
 
     def _shortest_path(self, free_bytes: int) -> tuple[SplitCandidate, ...] | None:
         memory = self.timeline.memory_bytes
