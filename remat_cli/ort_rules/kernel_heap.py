@@ -125,7 +125,7 @@ def _of_top(call: KernelCall) -> Iterable[HeapUse]:
 
 TREE_BYTES, SLICE_TREE_BYTES = 96, 112
 """Of a distinct element in the tree, with the list of its places; of a slice, beside its elements."""
-REPEATED_BYTES: Final = 12  # of a place in such a list, whose length doubles; about
+REPEATED_BYTES: Final = 14  # of a place in such a list, whose length doubles; about
 ENTRY_BYTES: Final = 24
 
 

@@ -3,8 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from remat_cli.core.schedule.graph import Graph
@@ -36,8 +35,8 @@ class Request:
 class InKernels:
     """What else ops ask for, by op: bodies of theirs, in the form of `body_requests`; and their kernels of the heap."""
 
-    bodies: Mapping[str, Sequence[int]] = MappingProxyType({})
-    heaps: Mapping[str, Sequence[HeapUse]] = MappingProxyType({})
+    bodies: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    heaps: Mapping[str, Sequence[HeapUse]] = field(default_factory=dict)
 
 
 NOTHING_INSIDE: Final = InKernels()
