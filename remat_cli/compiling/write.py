@@ -464,7 +464,7 @@ def judge_again(
         tuple(copy.bytes for copy in arena_copies(rewritten.model, in_arena)),
         None if found is None else Steady(found.form, found.branch),
         bodies,
-        heaps_of(rewritten.model, graph, prepared.conditions.threads),
+        heaps_of(rewritten.model, graph, prepared.conditions.threads, prepared.rules.loading),
     )
 
 

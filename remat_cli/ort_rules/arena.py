@@ -15,7 +15,7 @@ from threading import Lock
 
 import msgspec
 
-from remat_cli.ort_rules.kernel_heap import HeapUse, KernelHeap
+from remat_cli.ort_rules.kernel_heap import KernelHeap
 from remat_cli.ort_rules.requests import Request, outputs_of
 
 
@@ -291,10 +291,10 @@ class _Simulated:
             if request.heap is None:
                 self._arena.run([request], offset)
             elif request.takes:
-                self._heap.take(HeapUse(request.bytes, request.heap))
+                self._heap.take(request.heap)
                 most_bytes = max(most_bytes, self._arena.resident_bytes + self._heap.resident_bytes)
             else:
-                self._heap.give_back(HeapUse(request.bytes, request.heap))
+                self._heap.give_back(request.heap)
         return most_bytes
 
 

@@ -23,9 +23,10 @@ Of others that were looked at (Compress, CumSum, OneHot, ArgMax, Einsum, GatherE
 Concat, Hardmax, reductions, normalisations, Dropout, Trilu, MaxPool, MaxUnpool, RoiAlign, ReverseSequence, Multinomial,
 STFT, other kinds of Resize and GridSample) none takes as much as 0.2 MiB.
 
-How much stays of it is glibc's affair: a block above 32 MiB is mapped and goes back; a smaller one comes from the heap
-from its second time on, at the latest, and stays there. The next run may find that place, or another chunk has been cut
-from it, and takes a second one: measured were both for one file. So what is told of later runs is the most.
+How much stays of it is glibc's affair: a block above 32 MiB is mapped and goes back, and so does one that is larger
+than all that were given back before it. Others come from the heap, as that one does the next time, and stay there. The
+next run may find that place, or another chunk has been cut from it, and takes a second one: measured were both for one
+file. So what is told of later runs is the most, and so is what is told of a first run with several such ops.
 """
 
 from __future__ import annotations
@@ -52,14 +53,18 @@ _MS: Final = "com.microsoft"
 
 
 class HeapUse(msgspec.Struct, frozen=True):
-    """Bytes that a kernel writes in the heap while it runs."""
+    """Bytes that a kernel writes in the heap while it runs.
+
+    `is_large`: it is larger than all blocks that a process has given back before it runs the model.
+    """
 
     bytes: int
     part: HeapPart = "block"
+    is_large: bool = False
 
     @property
     def stays(self) -> bool:
-        """Whether its place stays resident when it is given back."""
+        """Whether its place may stay resident when it is given back."""
         return self.part == "pieces" or self.bytes <= LARGEST_THRESHOLD_BYTES
 
 
@@ -264,12 +269,14 @@ class KernelHeap:
 
     kept_bytes: dict[HeapPart, int] = field(default_factory=lambda: {"block": 0, "pieces": 0})
     _held: list[HeapUse] = field(default_factory=list)
+    _given_back: list[HeapUse] = field(default_factory=list)
+    _largest_bytes: int = 0
     _most_bytes: dict[HeapPart, int] = field(default_factory=lambda: {"block": 0, "pieces": 0})
 
     @property
     def resident_bytes(self) -> int:
         """What is resident now: blocks lie beside the places of earlier ones, pieces in those of earlier ones."""
-        mapped_bytes = sum(use.bytes for use in self._held if not use.stays)
+        mapped_bytes = sum(use.bytes for use in self._held if self._is_mapped(use))
         pieces_bytes = max(self.kept_bytes["pieces"], self._bytes_of("pieces"))
         return self.kept_bytes["block"] + self._bytes_of("block") + mapped_bytes + pieces_bytes
 
@@ -282,9 +289,15 @@ class KernelHeap:
     def give_back(self, use: HeapUse) -> None:
         """It gives the part back; what stays is there for later ones once the kernel holds nothing any more."""
         self._held.remove(use)
+        self._given_back.append(use)
         if not self._held:
+            sizes = (each.bytes for each in self._given_back if each.part == "block" and each.stays)
+            self._largest_bytes, self._given_back = max([self._largest_bytes, *sizes]), []
             self.kept_bytes = {part: max(kept, self._most_bytes[part]) for part, kept in self.kept_bytes.items()}
             self._most_bytes = dict.fromkeys(self._most_bytes, 0)
 
+    def _is_mapped(self, use: HeapUse) -> bool:
+        return use.part == "block" and (not use.stays or (use.is_large and use.bytes > self._largest_bytes))
+
     def _bytes_of(self, part: HeapPart) -> int:
-        return sum(use.bytes for use in self._held if use.part == part and use.stays)
+        return sum(use.bytes for use in self._held if use.part == part and not self._is_mapped(use))

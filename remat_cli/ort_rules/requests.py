@@ -9,7 +9,7 @@ from typing import Final
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
-from remat_cli.ort_rules.kernel_heap import HeapPart, HeapUse
+from remat_cli.ort_rules.kernel_heap import HeapUse
 from remat_cli.ort_rules.reuse import KeptBuffers
 from remat_cli.ort_rules.workspaces import WorkspaceRules, parts_before_result, workspace_parts
 
@@ -19,8 +19,8 @@ class Request:
     """Memory that is asked for (`takes`) or given back, known by a number of its own.
 
     `in_block`: it has a place in the block that later runs take; workspace and model outputs have none. What is not
-    `is_written` has an address and no pages. What a kernel takes of the process's heap says which `heap` part it is;
-    the session's allocator does not see that.
+    `is_written` has an address and no pages. What a kernel takes of the process's `heap` the session's allocator
+    does not see.
     """
 
     number: int
@@ -28,7 +28,7 @@ class Request:
     takes: bool
     in_block: bool = True
     is_written: bool = True
-    heap: HeapPart | None = None
+    heap: HeapUse | None = None
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,7 @@ def run_requests(
             parts = before or workspace_parts(graph, op, workspace_bytes, rules)
             blocks = [Request(next(numbers), part, True, False) for part in parts if part]
             found += [*blocks[: len(before)], *born, *blocks[len(before) :]]
-            uses = [
-                Request(next(numbers), use.bytes, True, False, heap=use.part) for use in inside.heaps.get(op.name, ())
-            ]
+            uses = [Request(next(numbers), use.bytes, True, False, heap=use) for use in inside.heaps.get(op.name, ())]
             found += [*uses, *(replace(block, takes=False) for block in reversed([*blocks, *uses]))]
         found += [Request(each, 0, takes) for each, takes in views.get(step, ()) if takes]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]

@@ -145,6 +145,12 @@ def test_a_block_that_is_always_mapped_goes_back():
     assert heap_after(block, block) == [2**25 + 1, 2**25 + 1, 0]
 
 
+def test_a_block_larger_than_all_before_goes_back_the_first_time():
+    large, larger = (HeapUse(10, is_large=True),), (HeapUse(12, is_large=True),)
+    assert heap_after(large, large, large) == [10, 10, 20, 10]
+    assert heap_after(large, larger, large) == [10, 12, 10, 10]
+
+
 def test_pieces_lie_where_others_were():
     pieces = (HeapUse(2**26, "pieces"),)
     assert heap_after(pieces, pieces) == [2**26, 2**26, 2**26]
@@ -164,8 +170,9 @@ def test_runs_hold_the_heap_beside_what_the_arena_has_touched_so_far():
 
 
 def test_without_an_arena_the_block_is_one_of_mallocs():
-    runs = [Request(1, 2 * MIB, True), Request(-1, 30 * MIB, True, in_block=False, heap="block")]
-    given_back = [Request(-1, 30 * MIB, False, in_block=False, heap="block"), Request(1, 2 * MIB, False)]
+    block = HeapUse(30 * MIB)
+    runs = [Request(1, 2 * MIB, True), Request(-1, block.bytes, True, in_block=False, heap=block)]
+    given_back = [Request(-1, block.bytes, False, in_block=False, heap=block), Request(1, 2 * MIB, False)]
     found = predict_runs((*runs, *given_back), on(has_arena=False))
     assert 32 * MIB <= found.first_run_bytes < 33 * MIB
     assert 32 * MIB <= found.later_runs_bytes < 64 * MIB

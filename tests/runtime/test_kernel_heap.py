@@ -20,7 +20,7 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.kernel_calls import heaps_of
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.runtime.observe.resident import ResidentJob, measure_resident
-from remat_cli.runtime.sessions._ort import pack_all, run_fresh
+from remat_cli.runtime.sessions._ort import installed_rules, pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings
 
 MIB = 2**20
@@ -134,7 +134,7 @@ def test_kernels_take_of_the_heap_what_the_rules_say(tmp_path):
         peak_bytes, results = counted[str(path)]
         made = tuple(TensorType({"float32": "float"}.get(kind, kind), tuple(shape)) for kind, shape in results)
         model = ir.load(f"{path}.onnx")
-        uses = heaps_of(model, to_graph(model, {"op": made}), THREADS).get("op", ())
+        uses = heaps_of(model, to_graph(model, {"op": made}), THREADS, installed_rules().loading).get("op", ())
         assert uses, path.name
         # The counter sees heads of blocks, and a kernel's small ones.
         assert sum(use.bytes for use in uses) == pytest.approx(peak_bytes, rel=0.02, abs=2**14), path.name

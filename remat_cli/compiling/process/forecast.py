@@ -99,7 +99,7 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
     is_mapped = bool(prepared.source.data_files)
     # In its own order as the judge sees it; what the form of one of ours makes beforehand is no buffer.
     graph, form, sizes = prepared.graph, prepared.source.form, tuple(copy.bytes for copy in copies)
-    heaps = heaps_of(prepared.reference, graph, prepared.conditions.threads)
+    heaps = heaps_of(prepared.reference, graph, prepared.conditions.threads, prepared.rules.loading)
     if form is None:
         plan = baseline(make_problem(graph, profile))
         kinds = kinds_of(graph, known_dims(prepared.reference, graph, prepared.conditions))
