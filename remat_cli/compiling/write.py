@@ -41,6 +41,7 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import gates_of
 from remat_cli.onnx_io.read.compiled import LEFT, PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
+from remat_cli.onnx_io.read.kernel_calls import heaps_of
 from remat_cli.onnx_io.read.layout_scene import differing_ops, in_turn, layout_weights
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
@@ -463,6 +464,7 @@ def judge_again(
         tuple(copy.bytes for copy in arena_copies(rewritten.model, in_arena)),
         None if found is None else Steady(found.form, found.branch),
         bodies,
+        heaps_of(rewritten.model, graph, prepared.conditions.threads, prepared.rules.loading),
     )
 
 

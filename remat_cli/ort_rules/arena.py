@@ -15,6 +15,7 @@ from threading import Lock
 
 import msgspec
 
+from remat_cli.ort_rules.kernel_heap import KernelHeap
 from remat_cli.ort_rules.requests import Request, outputs_of
 
 
@@ -188,7 +189,8 @@ class Arena:
 class RunMemory:
     """What the process holds for a session's arena when a run has ended, beyond what it held before the first one.
 
-    `reserved_bytes` are those of all regions; `new_regions` were taken during the run.
+    Or, where kernels take something of the heap, the most that it holds for both during the run. `reserved_bytes` are
+    those of all regions; `new_regions` were taken during the run.
     """
 
     resident_bytes: int
@@ -244,7 +246,8 @@ class _Simulated:
         self._later = tuple(request for request in requests if not (self._block_bytes and request.in_block))
         self._outputs = outputs_of(requests)
         self._shift = 2 * (1 + max((abs(request.number) for request in requests), default=0))
-        self._found, self._seen = list[RunMemory](), set[Layout]()
+        self._found, self._seen = list[RunMemory](), set[tuple[Layout, tuple[int, ...]]]()
+        self._heap, self._in_heap = KernelHeap(), any(request.heap for request in requests)
         self._is_steady = False
         self._lock = Lock()
 
@@ -264,19 +267,35 @@ class _Simulated:
             return
         arena, before, offset = self._arena, len(self._arena.regions), self._shift * run
         if run == 0 or not self._block_bytes:
-            arena.run(self._requests, offset)
+            peak_bytes = self._serve(self._requests, offset)
         else:
             arena.take(BLOCK, self._block_bytes)
-            arena.run(self._later, offset)
+            peak_bytes = self._serve(self._later, offset)
             arena.give_back(BLOCK)
         if run >= self._held:
             for output in self._outputs:
                 arena.give_back(output.number + self._shift * (run - self._held))
-        resident_bytes = arena.resident_bytes - self._loaded_bytes
+        resident_bytes = max(peak_bytes, arena.resident_bytes + self._heap.resident_bytes) - self._loaded_bytes
         self._found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
-        layout = arena.layout(offset)
+        layout = arena.layout(offset), tuple(self._heap.kept_bytes.values())
         self._is_steady = layout in self._seen
         self._seen.add(layout)
+
+    def _serve(self, requests: tuple[Request, ...], offset: int) -> int:
+        """Serve the requests of a run; the most that is resident while kernels have something in the heap."""
+        if not self._in_heap:
+            self._arena.run(requests, offset)
+            return 0
+        most_bytes = 0
+        for request in requests:
+            if request.heap is None:
+                self._arena.run([request], offset)
+            elif request.takes:
+                self._heap.take(request.heap)
+                most_bytes = max(most_bytes, self._arena.resident_bytes + self._heap.resident_bytes)
+            else:
+                self._heap.give_back(request.heap)
+        return most_bytes
 
 
 @lru_cache(maxsize=64)  # a plan is predicted when its form is chosen, when it is written, when it is read back

@@ -18,8 +18,10 @@ PACES = (0.5, 2.0)
 def simulate_at_once(requests: Sequence[Request], count: int, session: LoadedSession) -> tuple[RunMemory, ...]:
     """What each round of so many runs at once leaves behind at most, with the outputs of the round before held.
 
-    As of single runs, the first ask for tensors one by one, later ones for a block each.
+    As of single runs, the first ask for tensors one by one, later ones for a block each. What kernels take of the heap
+    is left out.
     """
+    requests = [request for request in requests if request.heap is None]
     block_bytes = pattern_bytes([request for request in requests if request.in_block], session.rules)
     # A run takes a block for all that have a place in it.
     block = Request(BLOCK, block_bytes, takes=True, in_block=False)

@@ -20,10 +20,11 @@ from remat_cli.core.values.resident import ProcessMemory, RunsForecast, SessionM
 from remat_cli.ort_rules.arena import LoadedSession, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.ort_rules.at_once import simulate_at_once
 from remat_cli.ort_rules.heap import threshold_after
+from remat_cli.ort_rules.kernel_heap import HeapUse
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
 from remat_cli.ort_rules.no_arena import FEW_HEAPS, HEAPS, LoadedHeap, simulate_runs_without_arena
 from remat_cli.ort_rules.records import each_judged, rules_for
-from remat_cli.ort_rules.requests import Request, run_requests
+from remat_cli.ort_rules.requests import InKernels, Request, run_requests
 from remat_cli.ort_rules.reuse import KeptBuffers, Kind, kept_buffers
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.ort_rules.steady import SteadyBranch, SteadyForm, steady_requests
@@ -45,7 +46,8 @@ class Judged:
     """A plan of a file as the judge sees it, every op of the graph once in order, and what the runtime knows of it.
 
     `kinds` are, by tensor of the graph, what the runtime knows of its shape before a run. `copies` are bytes of weights
-    that kernels pack in the arena, in order, before the first run. `bodies` are what bodies of ops ask for, by op.
+    that kernels pack in the arena, in order, before the first run. `bodies` are what bodies of ops ask for, by op;
+    `heaps` what kernels take of the process's heap, by op.
     """
 
     graph: Graph
@@ -55,6 +57,7 @@ class Judged:
     copies: tuple[int, ...] = ()
     steady: Steady | None = None
     bodies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    heaps: Mapping[str, tuple[HeapUse, ...]] = field(default_factory=dict)
 
 
 class FileFacts(msgspec.Struct, frozen=True):
@@ -197,8 +200,8 @@ def kept_by_default(judged: Judged, runtime: Runtime) -> KeptBuffers:
 def own_requests(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:
     """What one run of the plan asks for, without its form."""
     kept, rules = kept_by_default(judged, runtime), rules_for(runtime)
-    with_views = not runtime.options.has_arena
-    return run_requests(judged.graph, judged.plan, kept, rules.workspaces, judged.bodies, with_views=with_views)
+    inside, with_views = InKernels(judged.bodies, judged.heaps), not runtime.options.has_arena
+    return run_requests(judged.graph, judged.plan, kept, rules.workspaces, inside, with_views=with_views)
 
 
 def asked_for(judged: Judged, runtime: Runtime) -> tuple[Request, ...]:

@@ -98,7 +98,16 @@ class _Session:
                 self.heap.give_back(self.passing.pop(0)[1])
 
     def take(self, request: Request, offset: int = 0) -> None:
-        """Ask for a tensor, or workspace, with the small blocks beside it; without bytes for these alone."""
+        """Ask for a tensor, or workspace, with the small blocks beside it; without bytes for these alone.
+
+        What a kernel takes for itself has none beside it.
+        """
+        if request.heap is not None:
+            chunk = self.heap.take(request.bytes)
+            self.heap.write(chunk)
+            self.held[request.number + offset] = request, (chunk,)
+            self.peak_bytes = max(self.peak_bytes, self.heap.resident_bytes)
+            return
         is_workspace = request.number < 0
         before = () if is_workspace else (self.heap.take(self.rules.before_bytes),)
         block = (self.heap.take_aligned(request.bytes, self.rules.alignment),) if request.bytes else ()

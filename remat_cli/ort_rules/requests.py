@@ -3,12 +3,13 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
+from remat_cli.ort_rules.kernel_heap import HeapUse
 from remat_cli.ort_rules.reuse import KeptBuffers
 from remat_cli.ort_rules.workspaces import WorkspaceRules, parts_before_result, workspace_parts
 
@@ -18,7 +19,8 @@ class Request:
     """Memory that is asked for (`takes`) or given back, known by a number of its own.
 
     `in_block`: it has a place in the block that later runs take; workspace and model outputs have none. What is not
-    `is_written` has an address and no pages.
+    `is_written` has an address and no pages. What a kernel takes of the process's `heap` the session's allocator
+    does not see.
     """
 
     number: int
@@ -26,6 +28,18 @@ class Request:
     takes: bool
     in_block: bool = True
     is_written: bool = True
+    heap: HeapUse | None = None
+
+
+@dataclass(frozen=True)
+class InKernels:
+    """What else ops ask for, by op: bodies of theirs, in the form of `body_requests`; and their kernels of the heap."""
+
+    bodies: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    heaps: Mapping[str, Sequence[HeapUse]] = field(default_factory=dict)
+
+
+NOTHING_INSIDE: Final = InKernels()
 
 
 def run_requests(
@@ -33,15 +47,15 @@ def run_requests(
     plan: Plan,
     kept: KeptBuffers,
     rules: WorkspaceRules,
-    bodies: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    inside: InKernels = NOTHING_INSIDE,
     *,
     with_views: bool = False,
 ) -> tuple[Request, ...]:
     """What one run of a plan asks for: in each step its results, then mostly workspace; then what died is given back.
 
     `kept` says which results go into dead buffers instead. What holds no bytes is never asked for, and outputs of the
-    model are not given back: that is for the caller to do. `bodies` are what bodies of ops ask for, by op, in the form
-    of `bodies.body_requests`. `with_views`: values that lie in buffers of others are requests for no bytes.
+    model are not given back: that is for the caller to do. `with_views`: values that lie in buffers of others are
+    requests for no bytes.
     """
     ids, own = tensor_ids(graph), own_bytes(graph)
     outputs = {i.storage for i in plan.instances if graph.tensors[ids[i.tensor]].kept}
@@ -56,14 +70,15 @@ def run_requests(
         born = [Request(each, sizes[each], True, each not in outputs) for each in births[step] if sizes[each]]
         op = graph.ops[ops[step]]
         workspace_bytes = total - plan.live_bytes[0][step]
-        if op.name in bodies:
-            found += _of_body(bodies[op.name], born, numbers)
+        if op.name in inside.bodies:
+            found += _of_body(inside.bodies[op.name], born, numbers)
         else:
             before = parts_before_result(graph, op, workspace_bytes, rules)
             parts = before or workspace_parts(graph, op, workspace_bytes, rules)
             blocks = [Request(next(numbers), part, True, False) for part in parts if part]
             found += [*blocks[: len(before)], *born, *blocks[len(before) :]]
-            found += [replace(block, takes=False) for block in reversed(blocks)]
+            uses = [Request(next(numbers), use.bytes, True, False, heap=use) for use in inside.heaps.get(op.name, ())]
+            found += [*uses, *(replace(block, takes=False) for block in reversed([*blocks, *uses]))]
         found += [Request(each, 0, takes) for each, takes in views.get(step, ()) if takes]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]
         found += [Request(each, 0, takes) for each, takes in views.get(step, ()) if not takes]

@@ -7,7 +7,7 @@ from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import OpCost, Profile, Provenance
 from remat_cli.ort_rules.records import RULES_1_32 as RULES
-from remat_cli.ort_rules.requests import Request, outputs_of, run_requests
+from remat_cli.ort_rules.requests import InKernels, Request, outputs_of, run_requests
 from remat_cli.ort_rules.reuse import KeptBuffers, kept_buffers
 from remat_cli.ort_rules.workspaces import workspace_parts
 
@@ -89,14 +89,14 @@ def test_a_body_asks_step_by_step_and_its_result_where_it_makes_it():
     """A block of 9, then the result of 5 beside it; 7 that the body leaves goes when the op has ended."""
     graph, plan = judged(((0,), 5, 16), kept=(1,))
     bodies = {graph.ops[0].name: (9, 5, -1, 7)}
-    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, bodies)
+    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, InKernels(bodies))
     assert [(each.bytes, each.takes) for each in found] == [(9, True), (5, True), (9, False), (7, True), (7, False)]
     assert [each.bytes for each in outputs_of(found)] == [5]
 
 
 def test_results_that_the_body_does_not_make_are_there_before_it():
     graph, plan = judged(((0,), 5, 16), kept=(1,))
-    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, {graph.ops[0].name: (9, -1)})
+    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, InKernels({graph.ops[0].name: (9, -1)}))
     assert [(each.bytes, each.takes) for each in found] == [(5, True), (9, True), (9, False)]
 
 
@@ -124,7 +124,7 @@ def test_views_come_and_go_under_numbers_of_their_own():
 
 def test_blocks_of_a_body_have_no_place_in_the_block_of_later_runs():
     graph, plan = judged(((0,), 5, 16), ((1,), 8, 0), kept=(2,))
-    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, {"o0": (1, 5, -1)})
+    found = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces, InKernels({"o0": (1, 5, -1)}))
     assert [(each.bytes, each.in_block) for each in found if each.takes] == [(1, False), (5, True), (8, False)]
 
 

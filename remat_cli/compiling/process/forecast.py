@@ -17,6 +17,7 @@ from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.onnx_io.read.interface import inner_uses, weight_uses
+from remat_cli.onnx_io.read.kernel_calls import heaps_of
 from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.primers import can_be_primed
 from remat_cli.onnx_io.write.save import SMALL_BYTES, has_data_file
@@ -98,10 +99,11 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
     is_mapped = bool(prepared.source.data_files)
     # In its own order as the judge sees it; what the form of one of ours makes beforehand is no buffer.
     graph, form, sizes = prepared.graph, prepared.source.form, tuple(copy.bytes for copy in copies)
+    heaps = heaps_of(prepared.reference, graph, prepared.conditions.threads, prepared.rules.loading)
     if form is None:
         plan = baseline(make_problem(graph, profile))
         kinds = kinds_of(graph, known_dims(prepared.reference, graph, prepared.conditions))
-        judged = Judged(graph, plan, profile.fixed_bytes, kinds, sizes, bodies=profile.bodies)
+        judged = Judged(graph, plan, profile.fixed_bytes, kinds, sizes, bodies=profile.bodies, heaps=heaps)
     else:
         all_bytes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
         early = {name: all_bytes[name] for name in form.early if name in all_bytes}
@@ -109,7 +111,7 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
         graph = without_buffers(graph, early)
         plan = baseline(make_problem(graph, profile))
         steady = Steady(form, branch)
-        judged = Judged(graph, plan, profile.fixed_bytes, no_kinds(graph), sizes, steady, profile.bodies)
+        judged = Judged(graph, plan, profile.fixed_bytes, no_kinds(graph), sizes, steady, profile.bodies, heaps)
     weights = list(_loaded_weights(judged.graph, prepared, copies, is_steady=form is not None, is_mapped=is_mapped))
     if not prepared.source.has_packed:
         weights = _without_saved_copies(weights)

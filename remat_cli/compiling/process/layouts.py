@@ -108,7 +108,7 @@ class Layouts:
         judged = msgspec.structs.replace(profile, ops=tuple(ops), weight_bytes=fixed_bytes + laid.grown_bytes)
         run = baseline(make_problem(graph, judged))
         kinds = kinds_of(graph, laid.known)
-        found = Judged(graph, run, judged.fixed_bytes, kinds, exact.copies, exact.steady, exact.bodies)
+        found = Judged(graph, run, judged.fixed_bytes, kinds, exact.copies, exact.steady, exact.bodies, exact.heaps)
         return OnProcessor(found, laid.covers)
 
 
