@@ -41,12 +41,12 @@ from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import gates_of
 from remat_cli.onnx_io.read.compiled import LEFT, PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
-from remat_cli.onnx_io.read.kernel_calls import heaps_of
 from remat_cli.onnx_io.read.layout_scene import differing_ops, in_turn, layout_weights
 from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.arena_copies import arena_copies
+from remat_cli.onnx_io.write.kernel_calls import heaps_of
 from remat_cli.onnx_io.write.processor_guard import guard_for
 from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
 from remat_cli.onnx_io.write.steady import steady, weight_bytes_of

@@ -15,7 +15,7 @@ from threading import Lock
 
 import msgspec
 
-from remat_cli.ort_rules.kernel_heap import KernelHeap
+from remat_cli.ort_rules.heaps.kernel_heap import KernelHeap
 from remat_cli.ort_rules.requests import Request, outputs_of
 
 

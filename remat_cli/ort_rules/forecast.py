@@ -19,8 +19,8 @@ from remat_cli.core.schedule.problem import own_bytes, tensor_ids
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast, SessionMemory
 from remat_cli.ort_rules.arena import LoadedSession, RunMemory, pattern_bytes, simulate_runs
 from remat_cli.ort_rules.at_once import simulate_at_once
-from remat_cli.ort_rules.heap import threshold_after
-from remat_cli.ort_rules.kernel_heap import HeapUse
+from remat_cli.ort_rules.heaps.heap import threshold_after
+from remat_cli.ort_rules.heaps.kernel_heap import HeapUse
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, LoadRules, load_forecast, packing_order
 from remat_cli.ort_rules.no_arena import FEW_HEAPS, HEAPS, LoadedHeap, simulate_runs_without_arena
 from remat_cli.ort_rules.records import each_judged, rules_for

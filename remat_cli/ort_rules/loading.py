@@ -51,7 +51,7 @@ import msgspec
 
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.pages import whole_pages
-from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
+from remat_cli.ort_rules.heaps.heap import FIRST_THRESHOLD_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
 
 
 class LoadRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ import msgspec
 
 from remat_cli.core.values.pages import PAGE_BYTES
 from remat_cli.ort_rules.arena import BLOCK, ArenaRules, RunMemory, pattern_bytes
-from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES
-from remat_cli.ort_rules.malloc import STEP_BYTES, HeapChunk, Malloc
+from remat_cli.ort_rules.heaps.heap import FIRST_THRESHOLD_BYTES
+from remat_cli.ort_rules.heaps.malloc import STEP_BYTES, HeapChunk, Malloc
 from remat_cli.ort_rules.requests import Request, outputs_of
 
 RUNS = 6

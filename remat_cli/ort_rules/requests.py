@@ -9,7 +9,7 @@ from typing import Final
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.plan import Plan
 from remat_cli.core.schedule.problem import own_bytes, tensor_ids
-from remat_cli.ort_rules.kernel_heap import HeapUse
+from remat_cli.ort_rules.heaps.kernel_heap import HeapUse
 from remat_cli.ort_rules.reuse import KeptBuffers
 from remat_cli.ort_rules.workspaces import WorkspaceRules, parts_before_result, workspace_parts
 

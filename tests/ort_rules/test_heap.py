@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from functools import reduce
 
-from remat_cli.ort_rules.heap import FIRST_THRESHOLD_BYTES, HEADER_BYTES, LARGEST_THRESHOLD_BYTES, SLACK_BYTES, Heap
+from remat_cli.ort_rules.heaps.heap import (
+    FIRST_THRESHOLD_BYTES,
+    HEADER_BYTES,
+    LARGEST_THRESHOLD_BYTES,
+    SLACK_BYTES,
+    Heap,
+)
 
 MIB = 2**20
 

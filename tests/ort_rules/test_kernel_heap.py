@@ -6,7 +6,7 @@ import pytest
 
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.ort_rules.forecast import predict_runs, predict_sessions
-from remat_cli.ort_rules.kernel_heap import HeapUse, KernelCall, KernelHeap, heap_uses
+from remat_cli.ort_rules.heaps.kernel_heap import HeapUse, KernelCall, KernelHeap, heap_uses
 from remat_cli.ort_rules.requests import Request
 from tests.ort_rules.plans import HERE, MIB, chain, on
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.ort_rules.malloc import FIRST_THRESHOLD_BYTES, Malloc, Written
+from remat_cli.ort_rules.heaps.malloc import FIRST_THRESHOLD_BYTES, Malloc, Written
 
 MIB = 2**20
 HEAD_BYTES = 16  # before a block, in the heap

@@ -11,7 +11,7 @@ import pytest
 from remat_cli.core.values.pages import PAGE_BYTES
 from remat_cli.ort_rules import no_arena
 from remat_cli.ort_rules.arena import RunMemory
-from remat_cli.ort_rules.malloc import HeapChunk
+from remat_cli.ort_rules.heaps.malloc import HeapChunk
 from remat_cli.ort_rules.no_arena import LoadedHeap, simulate_runs_without_arena
 from remat_cli.ort_rules.records import RULES_1_32, Rules
 from remat_cli.ort_rules.requests import Request

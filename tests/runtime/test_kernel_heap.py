@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import remat_cli
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.onnx_io.read.kernel_calls import heaps_of
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.write.kernel_calls import heaps_of
 from remat_cli.runtime.observe.resident import ResidentJob, measure_resident
 from remat_cli.runtime.sessions._ort import installed_rules, pack_all, run_fresh
 from remat_cli.runtime.sessions.session import SessionSettings

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from remat_cli.onnx_io.write.save import save
 from remat_cli.onnx_io.write.steady import INLINE_BYTES, can_be_steady, steady
-from remat_cli.ort_rules.heap import threshold_after
+from remat_cli.ort_rules.heaps.heap import threshold_after
 from remat_cli.ort_rules.loading import LoadedFile, LoadedWeight, LoadForecast, load_forecast
 from remat_cli.ort_rules.steady import SteadyForm
 from remat_cli.runtime.sessions._ort import installed_rules

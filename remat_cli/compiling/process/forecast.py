@@ -17,14 +17,14 @@ from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.resident import WeightFiles
 from remat_cli.onnx_io.read.interface import inner_uses, weight_uses
-from remat_cli.onnx_io.read.kernel_calls import heaps_of
 from remat_cli.onnx_io.write.arena_copies import arena_copies
+from remat_cli.onnx_io.write.kernel_calls import heaps_of
 from remat_cli.onnx_io.write.primers import can_be_primed
 from remat_cli.onnx_io.write.save import SMALL_BYTES, has_data_file
 from remat_cli.onnx_io.write.steady import INLINE_BYTES
 from remat_cli.ort_rules.arena_copies import ArenaCopy
 from remat_cli.ort_rules.forecast import FileFacts, Forecast, Judged, Steady, predict
-from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
+from remat_cli.ort_rules.heaps.heap import LARGEST_THRESHOLD_BYTES
 from remat_cli.ort_rules.loading import LoadedWeight
 from remat_cli.ort_rules.runtime import Runtime
 from remat_cli.ort_rules.steady import SteadyBranch

@@ -40,7 +40,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from remat_cli.core.schedule.graph import TensorType, size_bytes
-from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
+from remat_cli.ort_rules.heaps.heap import LARGEST_THRESHOLD_BYTES
 
 HeapPart = Literal["block", "pieces"]
 """One block, or as many bytes in blocks so small that any free place will do for them."""

@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.onnx_io.read.interface import type_of
-from remat_cli.ort_rules.heap import threshold_after
-from remat_cli.ort_rules.kernel_heap import KERNELS, HeapUse, KernelCall, heap_uses
+from remat_cli.ort_rules.heaps.heap import threshold_after
+from remat_cli.ort_rules.heaps.kernel_heap import KERNELS, HeapUse, KernelCall, heap_uses
 from remat_cli.ort_rules.loading import LoadRules
 
 _KIND = ir.AttributeType

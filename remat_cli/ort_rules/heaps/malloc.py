@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from remat_cli.core.values.pages import PAGE_BYTES, whole_pages
-from remat_cli.ort_rules.heap import LARGEST_THRESHOLD_BYTES
+from remat_cli.ort_rules.heaps.heap import LARGEST_THRESHOLD_BYTES
 
 FIRST_THRESHOLD_BYTES: Final = 128 * 2**10
 TOP_PAD_BYTES: Final = 128 * 2**10  # by which the heap grows beyond what is asked for, and which trimming leaves
