@@ -17,6 +17,7 @@ import msgspec
 from remat_cli.core.values.pages import PAGE_BYTES
 from remat_cli.ort_rules.arena import BLOCK, ArenaRules, RunMemory, pattern_bytes
 from remat_cli.ort_rules.heaps.heap import FIRST_THRESHOLD_BYTES
+from remat_cli.ort_rules.heaps.kernel_heap import KernelHeap
 from remat_cli.ort_rules.heaps.malloc import STEP_BYTES, HeapChunk, Malloc
 from remat_cli.ort_rules.requests import Request, outputs_of
 
@@ -71,16 +72,24 @@ FEW_HEAPS = 3
 class _Session:
     """A session in a heap: who holds which chunks, and the most that was resident in a run.
 
-    `passing` are small blocks that pass, by the number of the request at which they are given back.
+    `passing` are small blocks that pass, by the number of the request at which they are given back. What kernels take
+    for themselves may find room where tensors were, or lie apart (`is_apart`).
     """
 
     heap: Malloc
     rules: MallocRules
     dice: random.Random
+    is_apart: bool = False
+    kernels: KernelHeap = field(default_factory=KernelHeap)
     held: dict[int, tuple[Request, tuple[HeapChunk, ...]]] = field(default_factory=dict)
     passing: list[tuple[int, HeapChunk]] = field(default_factory=list)
     served: int = 0
     peak_bytes: int = 0
+
+    @property
+    def resident_bytes(self) -> int:
+        """What is resident of both now."""
+        return self.heap.resident_bytes + self.kernels.resident_bytes
 
     def run(self, requests: Sequence[Request], offset: int) -> None:
         """Serve requests in their order; `offset` is added to their numbers, which tells runs apart."""
@@ -103,10 +112,13 @@ class _Session:
         What a kernel takes for itself has none beside it.
         """
         if request.heap is not None:
-            chunk = self.heap.take(request.bytes)
-            self.heap.write(chunk)
-            self.held[request.number + offset] = request, (chunk,)
-            self.peak_bytes = max(self.peak_bytes, self.heap.resident_bytes)
+            chunks = () if self.is_apart else (self.heap.take(request.bytes),)
+            for chunk in chunks:
+                self.heap.write(chunk)
+            if self.is_apart:
+                self.kernels.take(request.heap)
+            self.held[request.number + offset] = request, chunks
+            self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
             return
         is_workspace = request.number < 0
         before = () if is_workspace else (self.heap.take(self.rules.before_bytes),)
@@ -115,11 +127,13 @@ class _Session:
             self.heap.write(*block)
         after = self.heap.take(self.rules.workspace_bytes if is_workspace else self.rules.after_bytes)
         self.held[request.number + offset] = request, (*block, *before, after)
-        self.peak_bytes = max(self.peak_bytes, self.heap.resident_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
 
     def give_back(self, number: int) -> None:
         """Give back what was taken under a number."""
         request, chunks = self.held.pop(number)
+        if request.heap is not None and self.is_apart:
+            self.kernels.give_back(request.heap)
         for chunk in chunks:
             self.heap.give_back(chunk, is_written=request.is_written)
 
@@ -132,7 +146,10 @@ def simulate_runs_without_arena(
     As with an arena the first run asks for tensors one by one, and later ones for one block for all that have a place
     in it; its length is a sum of units of the arena's.
     """
-    session, found = _Session(loaded.malloc(), rules, random.Random(loaded.seed)), list[RunMemory]()
+    session, found = (
+        _Session(loaded.malloc(), rules, random.Random(loaded.seed), loaded.seed % 2 == 1),
+        list[RunMemory](),
+    )
     before_bytes, first_end = session.heap.resident_bytes, session.heap.end
     block_bytes = pattern_bytes([request for request in requests if request.in_block], arena)
     in_block = [replace(each, bytes=0) if each.in_block else each for each in requests]
@@ -140,7 +157,7 @@ def simulate_runs_without_arena(
     shift = 1 + max((abs(request.number) for request in requests), default=0)
     for run in range(RUNS):
         offset, with_block = 2 * shift * run, run > 0 and block_bytes > 0
-        session.peak_bytes = session.heap.resident_bytes
+        session.peak_bytes = session.resident_bytes
         if with_block:
             session.take(Request(BLOCK, block_bytes, True))
         session.run(in_block if with_block else requests, offset)

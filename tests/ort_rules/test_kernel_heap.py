@@ -175,7 +175,8 @@ def test_without_an_arena_the_block_is_one_of_mallocs():
     given_back = [Request(-1, block.bytes, False, in_block=False, heap=block), Request(1, 2 * MIB, False)]
     found = predict_runs((*runs, *given_back), on(has_arena=False))
     assert 32 * MIB <= found.first_run_bytes < 33 * MIB
-    assert 32 * MIB <= found.later_runs_bytes < 64 * MIB
+    # A later run may take a second place, beside one that has been cut.
+    assert 62 * MIB <= found.later_runs_bytes < 64 * MIB
 
 
 def test_many_runs_at_once_have_a_block_each():

@@ -2,7 +2,7 @@
 
 Measured on the CPU provider of 1.32.0 with a library that notes every request of malloc, at two to ten sizes each and
 on 1, 2 and 4 threads, as `tests/runtime/test_kernel_heap.py` does; and the same at one size on 1.20.1, 1.24.4 and
-1.28.0, but for GridSample, which took nothing before 1.28. By kernel:
+1.28.0, but for GridSample, which takes nothing on the first two, and Det and DFT, which were not tried. By kernel:
 
 - ScatterElements: a place of 8 bytes for each index, on any axis and with any reduction. ScatterND, GatherND: one for
   each row of indices.
