@@ -118,13 +118,14 @@ def test_splits_are_not_searched_for_where_outputs_alone_are_too_much(monkeypatc
     [
         ((), None, ["needy", "aimed"]),  # nothing fits by estimate
         (("some",), None, ["aimed", "needy"]),  # a solver that looks for ops to make again may take all the time
-        (("some",), "found", ["aimed"]),
+        (("some",), "dear", ["aimed", "needy"]),
+        (("some",), "cheap", ["aimed"]),
     ],
 )
 def test_splits_that_fit_by_estimate_come_before_those_that_make_ops_again(monkeypatch, proposed, aimed, order):
     looking, called = tiles(Status.INFEASIBLE, FINAL, silent()), []
     looking.proposer.propose = lambda free_bytes, most_seconds: proposed
-    monkeypatch.setattr(SplitTask, "is_allowed", lambda self, planned: True)
+    monkeypatch.setattr(Tiles, "is_cheap", lambda self, planned: planned == "cheap")
     monkeypatch.setattr(SplitTask, "rank", lambda self, planned: (0, 0))
     monkeypatch.setattr(SplitTask, "better", lambda self, one, other: other)
     monkeypatch.setattr(splitter_stage, "fit_budget", lambda tiles, **known: (called.append("aimed"), aimed)[1])

@@ -41,7 +41,7 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
     """The best of splits that should fit as the model runs, and of those that need whole ops to be made again too.
 
     These are for a solver to find, which may take all the time there is: so they come first only where no others are
-    known by estimate.
+    known by estimate, and after them where these are dear.
     """
     task = tiles.task
     may_be_needy, proposed = isinstance(task.whole, Refused), tiles.propose(tiles.free_bytes)
@@ -49,7 +49,7 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
     if needy is not None:
         known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
     aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=known_share)
-    if may_be_needy and proposed and (aimed is None or not task.is_allowed(aimed)):
+    if may_be_needy and proposed and (aimed is None or not tiles.is_cheap(aimed)):
         needy = fit_needy(tiles)
     return min((each for each in (needy, aimed) if each is not None), key=task.rank, default=None)
 
