@@ -18,7 +18,7 @@ from remat_cli.base.progress import Progress
 from remat_cli.compiling.fit import excess_bytes, fit
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
 from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
-from remat_cli.compiling.prepare import Prepared, free_names, written_interface
+from remat_cli.compiling.prepare import Prepared, free_names, op_threads, written_interface
 from remat_cli.compiling.process.layouts import Layouts, OnProcessor, with_room
 from remat_cli.compiling.process.steady import (
     EARLY_SHARE,
@@ -464,7 +464,7 @@ def judge_again(
         tuple(copy.bytes for copy in arena_copies(rewritten.model, in_arena)),
         None if found is None else Steady(found.form, found.branch),
         bodies,
-        heaps_of(rewritten.model, graph, prepared.conditions.threads, prepared.rules.loading),
+        heaps_of(rewritten.model, graph, op_threads(prepared.conditions), prepared.rules.loading),
     )
 
 

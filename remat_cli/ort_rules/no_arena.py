@@ -146,10 +146,8 @@ def simulate_runs_without_arena(
     As with an arena the first run asks for tensors one by one, and later ones for one block for all that have a place
     in it; its length is a sum of units of the arena's.
     """
-    session, found = (
-        _Session(loaded.malloc(), rules, random.Random(loaded.seed), loaded.seed % 2 == 1),
-        list[RunMemory](),
-    )
+    session = _Session(loaded.malloc(), rules, random.Random(loaded.seed), loaded.seed % 2 == 1)
+    found = list[RunMemory]()
     before_bytes, first_end = session.heap.resident_bytes, session.heap.end
     block_bytes = pattern_bytes([request for request in requests if request.in_block], arena)
     in_block = [replace(each, bytes=0) if each.in_block else each for each in requests]

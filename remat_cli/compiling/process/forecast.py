@@ -8,7 +8,7 @@ import msgspec
 
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel, WrittenModel
-from remat_cli.compiling.prepare import Prepared
+from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.process.steady import kinds_of, known_dims, no_kinds, packed_in_bodies, waiting_rank
 from remat_cli.core.schedule.graph import Graph, Op, without_buffers
 from remat_cli.core.schedule.problem import make_problem
@@ -99,7 +99,7 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
     is_mapped = bool(prepared.source.data_files)
     # In its own order as the judge sees it; what the form of one of ours makes beforehand is no buffer.
     graph, form, sizes = prepared.graph, prepared.source.form, tuple(copy.bytes for copy in copies)
-    heaps = heaps_of(prepared.reference, graph, prepared.conditions.threads, prepared.rules.loading)
+    heaps = heaps_of(prepared.reference, graph, op_threads(prepared.conditions), prepared.rules.loading)
     if form is None:
         plan = baseline(make_problem(graph, profile))
         kinds = kinds_of(graph, known_dims(prepared.reference, graph, prepared.conditions))

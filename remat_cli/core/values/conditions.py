@@ -6,7 +6,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from remat_cli.base.processes import available_cores
 from remat_cli.core.values.profile import DeviceSpec
 from remat_cli.core.values.runs_on import RuntimeRange
 from remat_cli.core.values.session import AskedSession
@@ -70,11 +69,6 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     forgets_costs: bool = False
     run_seconds: float = 3600.0
     spill: SpillSpec | None = None
-
-    @property
-    def threads(self) -> int:
-        """Threads in which a session runs an op here, at most."""
-        return self.intra_op_threads or available_cores()
 
     @property
     def all_inputs(self) -> tuple[Path, ...]:

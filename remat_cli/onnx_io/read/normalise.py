@@ -9,6 +9,7 @@ import onnx_ir as ir
 from remat_cli.base.present import present
 from remat_cli.onnx_io.read.default_order import is_constant, subgraphs
 from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.read.op_facts import CONTRIB, ONNX
 from remat_cli.onnx_io.write.assemble import inferred
 from remat_cli.ort_rules.records import PACKING
 
@@ -96,8 +97,7 @@ def drop_trailing_blanks(graph: ir.Graph) -> None:
         node.resize_inputs(max(used, default=-1) + 1)
 
 
-QUANTISED = ("com.microsoft", "DynamicQuantizeLSTM")
-RECURRENT = frozenset({("", "RNN"), ("", "GRU"), ("", "LSTM"), QUANTISED})
+RECURRENT = frozenset({(ONNX, "RNN"), (ONNX, "GRU"), (ONNX, "LSTM"), (CONTRIB, "DynamicQuantizeLSTM")})
 
 
 def drop_unread_states(graph: ir.Graph) -> None:

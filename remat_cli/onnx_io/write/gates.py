@@ -33,7 +33,7 @@ from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.gate_form import GateForm
 from remat_cli.onnx_io.read.default_order import captured_values
-from remat_cli.onnx_io.read.op_facts import NCHWC
+from remat_cli.onnx_io.read.op_facts import CONTRIB, NCHWC
 from remat_cli.onnx_io.write.assemble import Draft
 from remat_cli.onnx_io.write.gate_helpers import HelperWriter
 from remat_cli.onnx_io.write.processor_guard import GUARD_RESULT, Guard
@@ -171,7 +171,7 @@ def write_gates(scene: Scene, gated: Collection[int]) -> GatedOps:
     return GatedOps(tuple(writer.drafts), writer.zeros, writer.types, gate_writer.gates)
 
 
-CONTRIB, WORKED_ON = "com.microsoft", frozenset({"float", "float16", "bfloat16"})
+WORKED_ON = frozenset({"float", "float16", "bfloat16"})
 SETTINGS: Mapping[str, tuple[int, ...]] = {"QuantizeLinear": (1,), "DequantizeLinear": (1, 0)}
 """Which inputs must pass through gates at ops that quantize.
 
