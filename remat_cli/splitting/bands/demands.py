@@ -1,9 +1,11 @@
 """Which slab of its output each tile of a banded op makes: what its readers ask for, less what earlier tiles made."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from remat_cli.base.present import present
 from remat_cli.splitting.bands.bands import Banding
 from remat_cli.splitting.recast.recast import Recast
 from remat_cli.splitting.tiles.op_view import SUMMED, Slab, Sliced, hull, tile_bounds
@@ -65,7 +67,8 @@ class _Demands:
         for name in self.view.makes[op]:
             if name and self.view.tensors[name].kept:
                 self._want_whole(name, is_made=True)
-        slabs = self._slabs(op)
+        asked = self._slabs(op)
+        slabs = None if asked is None else self._joined(op, asked)
         if slabs is None:
             return False
         works: list[TileWork | None] = []
@@ -79,16 +82,59 @@ class _Demands:
                     for name in first_times:
                         self.asked[name][tile] = slab.hull(self.asked[name].get(tile))
                 continue
-            sliced = None if slab is None else self.view.slice(op, slab)
             if slab is None:
                 works.append(None)
-            elif sliced is None or not sliced.makes.contains(slab):
-                return False
             else:
+                sliced = present(self._cut(op, slab), "an op cut to a slab that it can be cut to")
                 works.append(TileWork(op, slab, sliced))
                 self._want(op, tile, sliced)
         self.works[op] = tuple(works)
         return any(work is not None for work in works)
+
+    def _cut(self, op: int, slab: Slab) -> Sliced | None:
+        sliced = self.view.slice(op, slab)
+        return sliced if sliced is not None and sliced.makes.contains(slab) else None
+
+    def _joined(self, op: int, slabs: list[Slab | None]) -> list[Slab | None] | None:
+        """The slabs, those that an op cannot be cut to made with the ones before them; None where that brings nothing.
+
+        Products have the bits of the whole in slabs of some rows, and not in the few that a last tile is left with.
+        """
+        found, waiting = slabs[:], None
+        for tile in reversed(range(len(slabs))):
+            slab = slabs[tile]
+            if slab is None:
+                continue
+            wanted = slab.hull(waiting)
+            waiting = wanted if self._cut(op, wanted) is None else None
+            found[tile] = None if waiting else wanted
+        if waiting:  # the first ones, with the first of those that can be made
+            first = next(tile for tile, slab in enumerate(slabs) if slab is not None)
+            later = next((tile for tile, slab in enumerate(found) if slab is not None), None)
+            if later is None:
+                return None
+            found[first], found[later] = waiting.hull(found[later]), None
+            if self._cut(op, present(found[first], "the first slab")) is None:
+                return None
+        return found if found == slabs or self._is_worth(op, found) else None
+
+    def _is_worth(self, op: int, slabs: Sequence[Slab | None]) -> bool:
+        """Whether such slabs, for which others of the group make as much at once, are less than the op whole."""
+        longest = max(slab.extent for slab in slabs if slab is not None) / self.view.extent(op, self.banding.axis[op])
+        return longest * self._largest[self.banding.group[op]] < self._bytes_around(op)
+
+    @cached_property
+    def _largest(self) -> Mapping[int, int]:
+        """By group the bytes around that of its ops which has the largest tensors."""
+        found: dict[int, int] = defaultdict(int)
+        for op, group in self.banding.group.items():
+            found[group] = max(found[group], self._bytes_around(op))
+        return found
+
+    def _bytes_around(self, op: int) -> int:
+        """All that an op reads and makes, constants left out."""
+        names = {name for name in (*self.view.reads[op], *self.view.makes[op]) if name in self.view.tensors}
+        return sum(self.view.tensors[name].size_bytes for name in names)
 
     def _first_times(self, op: int) -> tuple[str, ...]:
         """The tensors that an op makes again, if all are cut alike both times and there is nothing else it makes.

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -31,6 +32,32 @@ def is_same_product(op: OpView, weight: int, terms: int, columns: tuple[int, int
     if terms <= _BLOCK_TERMS:
         return min(columns) > 1  # a single column is a product of matrix and vector, added in another order
     return min(columns) > op.threads * (_FEW_COLUMNS + _COLUMN_BLOCK * (op.threads - 1))
+
+
+def are_runs_same(rows: int, terms: int, columns: tuple[int, int], threads: int) -> bool:
+    """Whether each sum of `terms` products is added up in runs of one length with either number of columns.
+
+    However many threads, up to `threads`, share the columns out, as convolutions do it and as products do. False too
+    where some thread may get a single one of the `rows`. Source: `MlasConvPrepare`, `MlasConvOperation`.
+    """
+    if rows < 2 * threads or min(columns) < 2:
+        return False
+    return len({run for count in columns for run in _all_runs(terms, count, threads)}) == 1
+
+
+@lru_cache(maxsize=65_536)
+def _all_runs(terms: int, columns: int, threads: int) -> frozenset[int]:
+    """The lengths of runs that sums may have, whatever number of threads up to `threads` shares so many columns."""
+    product, found = Product(columns, columns, terms, 1, is_turned=False, is_scaled=False), {columns}
+    for sharers in range(2, threads + 1):
+        # convolutions: as much for each thread, in whole blocks, and what is left for the last one
+        each = -(-columns // (sharers * COLUMN_BLOCK)) * COLUMN_BLOCK
+        found |= {each, columns % each or each} if each < columns else set()
+        # products: whole blocks, of which the first threads have one more
+        blocks, more = divmod(-(-columns // COLUMN_BLOCK), sharers)
+        last = columns - (sharers - 1) * blocks * COLUMN_BLOCK - more * COLUMN_BLOCK
+        found |= {blocks * COLUMN_BLOCK, (blocks + (more > 0)) * COLUMN_BLOCK, last} if blocks else set()
+    return frozenset(_run(product, count) for count in found)
 
 
 # How the runtime's CPU library cuts a product up.

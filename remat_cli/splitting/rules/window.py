@@ -14,7 +14,7 @@ from remat_cli.splitting.rules.conv_channels import (
     channels_of_convolution,
     channels_of_transposed,
 )
-from remat_cli.splitting.rules.matrix import element_type, is_same_product
+from remat_cli.splitting.rules.matrix import are_runs_same, element_type, is_same_product
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, of_first
 
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
@@ -184,7 +184,11 @@ def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
         return True  # measured: threads take whole images where there are several, and share one where it is alone
     positions = prod(op.output_shape[SPATIAL:])
     part = positions if slab.axis == 0 else positions // op.output_shape[slab.axis] * slab.extent
-    return is_same_product(op, 1, channels * prod(kernel), (positions, part))
+    terms, columns = channels * prod(kernel), (positions, part)
+    if is_same_product(op, 1, terms, columns):
+        return True
+    is_float = element_type(op) == ir.DataType.FLOAT
+    return is_float and are_runs_same(op.output_shape[CHANNELS] // group, terms, columns, op.threads)
 
 
 @dataclass(frozen=True)
