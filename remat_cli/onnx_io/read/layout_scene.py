@@ -1,5 +1,6 @@
 """Reads from a model what the runtime's layout step looks at, and which whole ops its tiles and copies stand for."""
 
+import heapq
 from collections.abc import Mapping
 from math import prod
 
@@ -25,7 +26,7 @@ def layout_scene(model: ir.Model, shapes: Mapping[str, Shape], places: Mapping[s
     tensors = {name: tensor for name, tensor in constants.items() if tensor is not None}
     nodes = [*model.graph]
     if places is not None:
-        nodes.sort(key=lambda node: places.get(node.name or "", len(places)))
+        nodes = _as_placed(nodes, places)
     bodies = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
     ops = tuple(
         LayoutOp(
@@ -49,6 +50,28 @@ def layout_scene(model: ir.Model, shapes: Mapping[str, Shape], places: Mapping[s
         },
         outputs=frozenset(value.name or "" for value in model.graph.outputs),
     )
+
+
+def _as_placed(nodes: list[ir.Node], places: Mapping[str, int]) -> list[ir.Node]:
+    """Nodes in the order of a file; those that it has not, as fusions make them, as soon as what they read is there."""
+    readers: dict[ir.Node, list[ir.Node]] = {node: [] for node in nodes}
+    left = dict.fromkeys(nodes, 0)
+    for node in nodes:
+        for maker in {value.producer() for value in node.inputs if value is not None}:
+            if maker in readers:
+                readers[maker].append(node)
+                left[node] += 1
+    numbers = {node: number for number, node in enumerate(nodes)}
+    ready = [(places.get(node.name or "", -1), numbers[node]) for node in nodes if not left[node]]
+    heapq.heapify(ready)
+    found = list[ir.Node]()
+    while ready:
+        found.append(nodes[heapq.heappop(ready)[1]])
+        for reader in readers[found[-1]]:
+            left[reader] -= 1
+            if not left[reader]:
+                heapq.heappush(ready, (places.get(reader.name or "", -1), numbers[reader]))
+    return found
 
 
 def differing_ops(whole: WholeLayout, model: ir.Model, shapes: Mapping[str, Shape]) -> frozenset[str]:
