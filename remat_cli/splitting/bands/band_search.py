@@ -225,17 +225,28 @@ class BandSearch:
         # a model of a few bytes has no such share
         return BandSize(max(1, self._largest // share), int(crossing * self._largest / share))
 
+    def _within(self, candidate: BandCandidate | None, free_bytes: int) -> BandCandidate | None:
+        """A candidate; with its tiles joined in the end, not each filled in at once, where that alone fits.
+
+        What is filled in is there whole as soon as its first tile is.
+        """
+        if candidate is None or not candidate.may_fill or candidate.cost.peak_bytes <= free_bytes:
+            return candidate
+        joined = self._variant(replace(candidate, may_fill=False), candidate.banding)
+        return candidate if joined is None or joined.cost.peak_bytes > free_bytes else joined
+
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
-        found = self._judged(candidate.cast, candidate.rules, candidate.size, banding)
+        found = self._judged(candidate.cast, candidate.rules, candidate.size, banding, candidate.may_fill)
         return None if isinstance(found, UncutOp) else found
 
     def _judged(
-        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding
+        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool | None = None
     ) -> BandCandidate | UncutOp | None:
         """What `judge` says, which is asked once about each banding."""
-        key = (id(cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share)
+        fills = self.limits.may_fill if may_fill is None else may_fill
+        key = (id(cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share, fills)
         if key not in self.known:
-            self.known[key] = self.judge(cast, rules, size, banding)
+            self.known[key] = self.judge(cast, rules, size, banding, fills)
         return self.known[key]
 
     def restrict(self, limits: SplitLimits, forbidden: frozenset[str]) -> None:
@@ -265,7 +276,7 @@ class BandSearch:
                 rules = BandRules(family.least_bytes, family.lean, self.limits.axis)
                 cast = self._cast(family.least_bytes, family.is_again)
                 self.judged[key] = self._banded(cast, rules, self._size(SHARES[middle], family.crossing))
-            found = self.judged[key]
+            found = self._within(self.judged[key], free_bytes)
             if found is None or found.cost.peak_bytes <= free_bytes:
                 high = middle - 1
             else:
@@ -312,31 +323,32 @@ class BandSearch:
             self.casts[least_bytes, is_again] = next(same, found)
         return self.casts[least_bytes, is_again]
 
-    def judge(self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding) -> BandCandidate | UncutOp | None:
-        """A banding with all its steps and their cost; None where they are too many."""
-        return self._lowered(cast, rules, size, banding, self.limits.may_fill)
-
-    def _lowered(
-        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool
+    def judge(
+        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool | None = None
     ) -> BandCandidate | UncutOp | None:
+        """A banding with all its steps and their cost; None where they are too many.
+
+        Tiles are filled in where limits admit it, unless `may_fill` says otherwise.
+        """
+        fills = self.limits.may_fill if may_fill is None else may_fill
         works = band_works(cast, banding)
         if isinstance(works, UncutOp):
             return works
-        steps = lower(cast, banding, works, may_fill)
+        steps = lower(cast, banding, works, fills)
         nodes = nodes_of(cast.view, steps)
         if nodes > MORE_NODES * self._most_nodes:
             return None
         ordered = in_order(cast.view, steps)
         cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
         cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
-        return BandCandidate(cast, rules, size, banding, may_fill, nodes, cost)
+        return BandCandidate(cast, rules, size, banding, fills, nodes, cost)
 
     def _joined(self, best: BandCandidate) -> BandCandidate:
         """Joins tiles where filling them in place brings nothing: older runtimes cannot fill."""
         if not best.may_fill:
             return best
-        other = self._lowered(best.cast, best.rules, best.size, best.banding, may_fill=False)
-        if not isinstance(other, BandCandidate) or other.cost.peak_bytes > best.cost.peak_bytes:
+        other = self._variant(replace(best, may_fill=False), best.banding)
+        if other is None or other.cost.peak_bytes > best.cost.peak_bytes:
             return best
         return other if self._price(other) <= self._price(best) else best
 
