@@ -6,8 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
+from onnx import helper, numpy_helper
 
 from remat_cli.compiling.processor import block_here
 from remat_cli.onnx_io.read.layout_scene import declared_shapes, layout_scene
@@ -137,3 +140,28 @@ def test_channels_that_no_reordering_takes_stay_as_they_are():
     assert layout.in_blocks == {"conv_a"}
     assert not layout.is_plain
     assert whole_layout(LayoutScene((), {}, {}, {}, frozenset())).is_plain
+
+
+def test_ops_that_fusions_made_stand_where_they_can_be_computed(tmp_path):
+    """They have no place in the user's file; last in the walk, they would keep all behind them out of the layout."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((32, 32, 1, 1)).astype(np.float32) for name in ("a", "b")}
+    nodes, shape = list[onnx.NodeProto](), [1, 32, 8, 8]
+    for name in weights:
+        nodes.append(helper.make_node("Conv", ["x", name], [f"{name}_conv"], name=f"{name}_conv"))
+        nodes.append(helper.make_node("Sigmoid", [f"{name}_conv"], [f"{name}_sigmoid"], name=f"{name}_sigmoid"))
+        nodes.append(helper.make_node("Mul", [f"{name}_conv", f"{name}_sigmoid"], [f"{name}_act"], name=f"{name}_act"))
+    nodes.append(helper.make_node("Add", ["a_act", "b_act"], ["y"], name="add"))
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in ("x", "y")]
+    held = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], held)
+    source = ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = optimise(source, tmp_path, extended=True)
+    assert "QuickGelu" in {node.op_type for node in model.graph}
+    shapes = dict.fromkeys([value.name or "" for node in model.graph for value in node.outputs], tuple(shape))
+    scene = layout_scene(model, shapes, {node.name or "": place for place, node in enumerate(source.graph)})
+    made = {name: place for place, op in enumerate(scene.ops) for name in op.makes}
+    assert all(made.get(name, -1) < place for place, op in enumerate(scene.ops) for name in op.reads)
+    names = {op.name: op.name for op in scene.ops}
+    for block in (8, 16):
+        assert fates(scene, block, names)["add"] == frozenset({(True, ("add",))})

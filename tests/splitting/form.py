@@ -8,7 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from remat_cli.onnx_io.read.interface import interface_of
-from remat_cli.splitting.tiles.build import SPLIT_OF, TILE
+from remat_cli.onnx_io.read.layout_scene import SPLIT_OF
+from remat_cli.splitting.tiles.build import TILE
 from tests.splitting.split_case import Case
 
 SMALL_CONSTANT_BYTES = 128  # bounds of a slice, the shape of a view, paddings

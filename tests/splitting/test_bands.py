@@ -14,6 +14,7 @@ from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
+from remat_cli.onnx_io.read.layout_scene import whole_names
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize
@@ -239,3 +240,8 @@ def test_a_copy_that_runs_before_its_original_keeps_no_bands_of_it():
             assert isinstance(found, BandCandidate)
             split = split_model(cast.view, order, [TiledRegion(order, found.steps)])
             check_same(case, case.lean(split), (order, share))
+            # whoever foretells what sessions make of it knows tiles of the copy as those of the op
+            relu = view.graph.ops[number["Relu"]].name
+            copies = [node.name or "" for node in split.graph if (node.name or "").startswith(f"{relu}/again")]
+            assert copies
+            assert {whole_names(split)[name] for name in copies} == {relu}

@@ -11,7 +11,8 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.ort_rules.layout import CONV, SENSITIVE, WINDOWS, LayoutOp, LayoutScene, Shape, WholeLayout
 
-WHOLE_KEYS = ("remat.split_of", "remat.clone_of")  # metadata of a node: the op of which it is a tile, or a copy
+SPLIT_OF = "remat.split_of"  # metadata of a node: the op of the whole model of which it is a tile or a part
+WHOLE_KEYS = (SPLIT_OF, "remat.clone_of")  # or a copy
 FUSED = "sessions fuse it with another op, and would fuse a copy of it in another way"
 STEERED = SENSITIVE | WINDOWS
 MOST_NUMBERS = 16  # of a constant that steers an op

@@ -1,7 +1,7 @@
 """A model in other ops of equal bits, where those it has stand in the way of bands; ops made again for late readers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.layout_scene import SPLIT_OF
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.onnx_io.read.to_graph import to_graph
@@ -178,8 +179,7 @@ class Rewrite:
 
     def done(self, drafts: Iterable[Draft]) -> Recast:
         """The model of these drafts, which are in the order in which they run."""
-        drafts = tuple(drafts)
-        view = self.view
+        drafts, view = tuple(map(self._told, drafts)), self.view
         parts = Parts(view.model, interface_of(view.model), self.weights, element_types(self.types))
         model = assemble(parts, drafts)
         made = {draft.name: tuple(self.types[name] for name in draft.makes if name) for draft in drafts}
@@ -201,6 +201,11 @@ class Rewrite:
             self.origin,
             self.twins,
         )
+
+    def _told(self, draft: Draft) -> Draft:
+        """A new op with what it stands for, for whoever asks what sessions will make of it."""
+        whole = self.origin.get(draft.name)
+        return draft if whole is None else replace(draft, notes=(*draft.notes, (SPLIT_OF, whole)))
 
     def unchanged(self, op: int) -> Draft:
         """An op as it is."""

@@ -14,6 +14,7 @@ from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.core.schedule.orders import ranked_order
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.interface import interface_of
+from remat_cli.onnx_io.read.layout_scene import SPLIT_OF
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, declare, element_types
 from remat_cli.splitting.tiles.op_view import Shape, Slab
@@ -32,7 +33,7 @@ from remat_cli.splitting.tiles.steps import (
 )
 from remat_cli.splitting.tiles.view import ModelView
 
-SPLIT_OF, TILE = "remat.split_of", "remat.tile"  # metadata of a tile's op: the op it is a slice of, and which
+TILE = "remat.tile"  # metadata of a tile's op: which it is of the tiles of what it is split of
 SLICE_INPUTS_SINCE = 10  # before this opset Slice had attributes
 FILL_OP, FILL_SINCE = "TensorScatter", 24  # writes into its first input, in place; since that opset
 HEIGHT, WIDTH = 2, 3
@@ -122,7 +123,7 @@ class _Writer:
             makes=tuple("" if piece is None else piece.name for piece in step.makes),
             source=node,
             changed=tuple(ir.convenience.convert_attributes(step.work.sliced.attributes)),
-            notes=((SPLIT_OF, node.name or ""), (TILE, str(step.tile))),
+            notes=((SPLIT_OF, node.metadata_props.get(SPLIT_OF, node.name or "")), (TILE, str(step.tile))),
         )
 
     def _read(self, step: RunStep, position: int) -> str:
