@@ -34,10 +34,11 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, outlasts: bool = True) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and vanishes otherwise.
 
-    The block must create the file. A link is followed, so that it still is one afterwards.
+    The block must create the file. A link is followed, so that it still is one afterwards. What `outlasts` this process
+    is on the disk then, whatever happens to the machine.
 
     Raises:
         ConfigError: the path cannot be written (permission, missing directory, not a regular file).
@@ -49,11 +50,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
-        _flush(temporary)
+        if outlasts:
+            _flush(temporary)
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
-        _flush(target.parent)
+        if outlasts:
+            _flush(target.parent)
     except OSError as error:
         kind = ConfigError if error.errno in USER_MISTAKES else RematError
         raise kind(f"{path} cannot be written: {error.strerror or error}{_room(error, temporary)}") from None

@@ -8,7 +8,7 @@ from typing import Any
 from remat_cli.compiling.facts import known_facts_of
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.onnx_io.read.interface import Interface
-from remat_cli.onnx_io.read.load import prepare_optimized, save_work
+from remat_cli.onnx_io.read.load import prepare_optimized, save_hashed
 from remat_cli.onnx_io.sizes.open_sizes import with_only_these_sizes
 from remat_cli.runtime.sessions.session import optimize
 
@@ -55,11 +55,11 @@ def optimise(model: Any, conditions: Conditions, work: Path, optimised_as: Optim
     One pass may leave something for the next, and a default session would do that to the rewritten model, plan or not.
     """
     current, raw, reference = work / "normalised.onnx", work / "optimised.onnx", work / "reference.onnx"
-    known = save_work(
+    known = save_hashed(
         model if optimised_as.ports is None else with_only_these_sizes(model, optimised_as.ports), current
     )
     if not optimised_as.passes:
-        known = save_work(prepare_optimized(current, model), reference)
+        known = save_hashed(prepare_optimized(current, model), reference)
     for _ in range(optimised_as.passes):
         optimize(
             current,
@@ -69,7 +69,7 @@ def optimise(model: Any, conditions: Conditions, work: Path, optimised_as: Optim
             conditions.custom_ops,
             conditions.run_seconds,
         )
-        current, before, known = reference, known, save_work(prepare_optimized(raw, model), reference)
+        current, before, known = reference, known, save_hashed(prepare_optimized(raw, model), reference)
         if known == before or known_facts_of(known, conditions) is not None:  # kept of a model that was settled
             break
     return Optimised(reference, known)

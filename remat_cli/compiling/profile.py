@@ -100,8 +100,8 @@ def profile_beside(
             asked = profile_request(conditions, spec, RUNS - is_known, prepared.reference, most_seconds)
             names, advance = [op.name for op in prepared.graph.ops], _telling_how_long(progress)
             measured = measure(prepared.reference_path, prepared.feeds, names, asked, advance, beside)
-            if measured.beside_ns is not None:
-                relative = measured.run_ns / measured.beside_ns
+            if measured.relative_time is not None:
+                relative = measured.relative_time
                 measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
             facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
             are_wrong = is_known and is_wrong(prepared, expected_ns, measured.whole)
@@ -199,8 +199,8 @@ def is_right_now(prepared: Prepared, expected_ns: int, conditions: Conditions, s
     if prepared.conditions.family is not None:
         return not is_wrong(prepared, expected_ns, time_apart(path, feeds, settings, CHECK_SECONDS))
 
-    def is_enough(first: WholeTime) -> bool:
-        return not is_wrong(prepared, expected_ns, first)
+    def is_enough(seen: WholeTime) -> bool:
+        return not is_wrong(prepared, expected_ns, seen)
 
     before = cpu_clock()
     seen = time_whole(path, feeds, settings, CHECK_SECONDS, is_enough)

@@ -6,10 +6,11 @@ tests/runtime/test_arena.py.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from threading import Lock
 
@@ -35,13 +36,13 @@ class ArenaRules(msgspec.Struct, frozen=True, kw_only=True):
 
     def rounded_bytes(self, size_bytes: int) -> int:
         """What a request takes of the arena at least."""
-        return max(1, -(-size_bytes // self.unit_bytes)) * self.unit_bytes
+        return -(-size_bytes // self.unit_bytes) * self.unit_bytes or self.unit_bytes
 
 
 Layout = tuple[tuple[tuple[tuple[int, int | None], ...], ...], tuple[tuple[tuple[int, int], ...], ...], int]
 
 
-_end = itemgetter(1)
+_start = itemgetter(0)
 
 
 @dataclass(eq=False, slots=True)
@@ -80,50 +81,59 @@ class Arena:
 
     def run(self, requests: Iterable[Request], offset: int = 0) -> None:
         """Serve requests in their order; `offset` is added to their numbers, which tells runs apart."""
+        take, give_back = self.take, self.give_back
         for request in requests:
             if request.takes:
-                self.take(request.number + offset, request.bytes, is_written=request.is_written)
+                take(request.number + offset, request.bytes, is_written=request.is_written)
             else:
-                self.give_back(request.number + offset)
+                give_back(request.number + offset)
 
     def take(self, number: int, size_bytes: int, *, is_written: bool = True) -> None:
         """Give a request a chunk: the smallest free one that is large enough, of equal ones the lowest."""
-        rounded = self.rules.rounded_bytes(size_bytes)
-        at = bisect_left(self.free, (rounded,))
-        chunk = self.free.pop(at)[-1] if at < len(self.free) else self._new_region(rounded)
+        rules, free = self.rules, self.free
+        rounded = rules.rounded_bytes(size_bytes)
+        at = bisect_left(free, (rounded,))
+        chunk = free.pop(at)[-1] if at < len(free) else self._new_region(rounded)
         spare = chunk.size - rounded
-        if spare >= rounded or spare >= self.rules.most_dead_bytes:
-            rest = Chunk(chunk.region, chunk.start + rounded, spare, before=chunk, after=chunk.after)
-            if rest.after is not None:
-                rest.after.before = rest
+        if spare >= rounded or spare >= rules.most_dead_bytes:
+            after, start = chunk.after, chunk.start + rounded
+            rest = Chunk(chunk.region, start, spare, None, chunk, after)
             chunk.size, chunk.after = rounded, rest
-            insort(self.free, self._entry(rest))
+            if after is not None:
+                after.before = rest
+            insort(free, (spare, -chunk.region if self.newest_first else chunk.region, start, rest))
         chunk.owner = number
         self.held[number] = chunk
         if is_written:
-            # The spans that were written before stay disjoint and in order: those that the new one meets go into it.
-            spans, start, end = self.touched[chunk.region], chunk.start, chunk.start + rounded
-            first = last = bisect_left(spans, start, key=_end)
-            if first < len(spans) and spans[first][0] <= start and spans[first][1] >= end:
+            self._write(self.touched[chunk.region], chunk.start, chunk.start + rounded)
+
+    @staticmethod
+    def _write(spans: list[tuple[int, int]], start: int, end: int) -> None:
+        """Note that a span was written; all spans stay disjoint and in order: those that it meets go into it."""
+        first = bisect_right(spans, start, key=_start)  # the first that begins behind it
+        if first and spans[first - 1][1] >= start:
+            if spans[first - 1][1] >= end:
                 return
-            while last < len(spans) and spans[last][0] <= end:
-                start, end = min(start, spans[last][0]), max(end, spans[last][1])
-                last += 1
-            spans[first:last] = [(start, end)]
+            first -= 1
+        last = first
+        while last < len(spans) and spans[last][0] <= end:
+            start, end = min(start, spans[last][0]), max(end, spans[last][1])
+            last += 1
+        spans[first:last] = [(start, end)]
 
     def give_back(self, number: int) -> None:
         """Free a request's chunk and join it with free neighbours in its region."""
-        chunk = self.held.pop(number)
+        chunk, free = self.held.pop(number), self.free
         chunk.owner = None
         before, after = chunk.before, chunk.after
         if after is not None and after.owner is None:
-            self._forget(after)
+            del free[bisect_left(free, self._entry(after))]
             self._join(chunk, after)
         if before is not None and before.owner is None:
-            self._forget(before)
+            del free[bisect_left(free, self._entry(before))]
             self._join(before, chunk)
             chunk = before
-        insort(self.free, self._entry(chunk))
+        insort(free, self._entry(chunk))
 
     def chunks_of(self, region: int) -> Iterator[Chunk]:
         """The chunks of a region, by address."""
@@ -132,13 +142,22 @@ class Arena:
             yield chunk
             chunk = chunk.after
 
-    def layout(self, offset: int) -> Layout:
-        """All that decides the future: who (counted from a number) has what of which region, and what was written."""
-        owners = tuple(
-            tuple((each.start, None if each.owner is None else each.owner - offset) for each in self.chunks_of(region))
+    def layout(self, when_back: Callable[[int], int]) -> Layout:
+        """All that decides the future: what of which region is held until when, and what was written.
+
+        `when_back` says, by its number, when a request is given back. Which of neighbours that go together has which
+        chunk decides nothing, since they are one free chunk then.
+        """
+        held = tuple(
+            tuple(
+                (next(chunks).start, until)
+                for until, chunks in itertools.groupby(
+                    self.chunks_of(region), lambda each: None if each.owner is None else when_back(each.owner)
+                )
+            )
             for region in range(len(self.regions))
         )
-        return owners, tuple(map(tuple, self.touched)), self.growth_bytes
+        return held, tuple(map(tuple, self.touched)), self.growth_bytes
 
     @property
     def reserved_bytes(self) -> int:
@@ -176,10 +195,6 @@ class Arena:
         chunk.after = after.after
         if chunk.after is not None:
             chunk.after.before = chunk
-
-    def _forget(self, chunk: Chunk) -> None:
-        """Take a chunk out of the free ones."""
-        del self.free[bisect_left(self.free, self._entry(chunk))]
 
     def _entry(self, chunk: Chunk) -> tuple[int, int, int, Chunk]:
         return chunk.size, -chunk.region if self.newest_first else chunk.region, chunk.start, chunk
@@ -277,9 +292,13 @@ class _Simulated:
                 arena.give_back(output.number + self._shift * (run - self._held))
         resident_bytes = max(peak_bytes, arena.resident_bytes + self._heap.resident_bytes) - self._loaded_bytes
         self._found.append(RunMemory(resident_bytes, arena.reserved_bytes, tuple(arena.regions[before:])))
-        layout = arena.layout(offset), tuple(self._heap.kept_bytes.values())
+        layout = arena.layout(partial(self._runs_left, run)), tuple(self._heap.kept_bytes.values())
         self._is_steady = layout in self._seen
         self._seen.add(layout)
+
+    def _runs_left(self, run: int, number: int) -> int:
+        """When what is held after a run is given back: outputs by the run that made them, copies of weights never."""
+        return self._held + 1 if number < LOADED // 2 else (number + self._shift // 2) // self._shift - run
 
     def _serve(self, requests: tuple[Request, ...], offset: int) -> int:
         """Serve the requests of a run; the most that is resident while kernels have something in the heap."""

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from remat_cli.core.values.noise import TimeNoise
+from remat_cli.core.values.noise import TimeNoise, are_sure, multiple_in_turn, ratios_in_turn
 from remat_cli.core.values.promises import Asked
 from tests.report import samples
 
@@ -55,3 +55,26 @@ def test_time_is_undecided_within_its_own_noise(scatter, measured, kept):
 )
 def test_a_price_within_the_noise_is_not_called_dear(scatter, measured, predicted, dear):
     assert ("DEAR" in report_of(scatter, measured, predicted).verdict) is dear
+
+
+def test_what_others_do_meanwhile_hardly_changes_the_ratio_of_neighbours():
+    first = [[20, 10], [20, 30], [10, 12], [50, 40], [11, 10]]  # another program comes and goes
+    second = [[99, 90], [36, 40], [12, 20], [48, 70], [12, 13]]
+    ratios = ratios_in_turn(first, second)
+    assert ratios == [9.0, 1.8, 1.2, 1.2, 1.2]
+    assert multiple_in_turn(ratios) == 1.2
+    assert multiple_in_turn(ratios[:1]) == 9.0  # nothing else is there
+
+
+@pytest.mark.parametrize(
+    ("ratios", "sure"),
+    [
+        ([5.0], False),
+        ([5.0, 1.0, 1.0], False),
+        ([5.0, 1.0, 1.0, 1.0], True),
+        ([5.0, 1.0, 1.1, 1.2], False),
+        ([5.0, *(1.0, 1.1) * 50], True),
+    ],
+)
+def test_turns_end_once_more_of_them_would_hardly_tell_more(ratios, sure):
+    assert are_sure(ratios) is sure

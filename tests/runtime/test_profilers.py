@@ -22,7 +22,7 @@ from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.session import runtime_version
 from tests.runtime.models import ORIGINAL_ORDER, X, save_model, skip_model, untyped, value, weight
 
-QUICK = ProfileRequest(least_seconds=0.0, intra_op_threads=1)
+QUICK = ProfileRequest(intra_op_threads=1)
 
 
 def test_every_op_has_a_cost(tmp_path):
@@ -62,41 +62,39 @@ def times_of(monkeypatch, *, seconds, noisy, beside=None, most_seconds=math.inf,
     monkeypatch.setattr(profilers.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(profilers.time, "perf_counter_ns", lambda: int(1e9 * clock[0]))
     job = profilers.MeasureJob("m", (), (), ProfileRequest(most_seconds=most_seconds), beside)
-    _, plain_ns, beside_ns = profilers.run_rounds(job, {}, lambda done: None, is_long=is_long)
-    assert len(beside_ns) == (len(plain_ns) if beside else 0)
+    _, plain_ns, ratios = profilers.run_rounds(job, {}, lambda done: None, is_long=is_long)
+    assert len(ratios) == ((len(plain_ns) if is_long else len(plain_ns) // 2) if beside else 0)
     return next(number), len(plain_ns)
 
 
-@pytest.mark.parametrize(("seconds", "noisy", "runs"), [(2.0, 0, (4, 2)), (0.3, 0, (8, 4)), (0.3, 0.5, (9, 4))])
-def test_runs_end_early_when_they_are_long_and_go_on_when_they_are_noisy(monkeypatch, seconds, noisy, runs):
-    assert times_of(monkeypatch, seconds=seconds, noisy=noisy) == runs
+def test_short_runs_end_once_they_agree(monkeypatch):
+    assert times_of(monkeypatch, seconds=0.001, noisy=0) == (4 + 8, 8)  # two rounds of two with profiling
+    assert times_of(monkeypatch, seconds=0.04, noisy=0) == (12, 8)
 
 
-def test_another_model_takes_its_turn(monkeypatch):
-    assert times_of(monkeypatch, seconds=2.0, noisy=0, beside="other") == (8, 3)  # profiled twice
+def test_short_runs_of_two_models_end_once_their_ratio_is_sure(monkeypatch):
+    assert times_of(monkeypatch, seconds=0.001, noisy=0, beside="other") == (4 + 2 * 8, 8)
+
+
+def test_runs_that_never_agree_end_all_the_same(monkeypatch):
+    most = 2 * profilers.MOST_ROUNDS
+    alone, plain = times_of(monkeypatch, seconds=0.001, noisy=0.5)
+    assert (alone, plain) == (2 * profilers.PROFILED_ROUNDS + most + 2, most)
+    total, plain = times_of(monkeypatch, seconds=0.001, noisy=0.5, beside="other")
+    assert total <= 2 * profilers.PROFILED_ROUNDS + 2 * most + 2
+    assert plain <= most
 
 
 def test_where_time_is_short_two_rounds_are_enough_settled_or_not(monkeypatch):
-    assert times_of(monkeypatch, seconds=0.3, noisy=0.5, most_seconds=1.0) == (4, 2)
-    assert times_of(monkeypatch, seconds=2.0, noisy=0.5, beside="other", most_seconds=1.0) == (6, 2)
+    assert times_of(monkeypatch, seconds=0.3, noisy=0.5, most_seconds=1.0) == (8, 4)
+    assert times_of(monkeypatch, seconds=2.0, noisy=0.5, beside="other", most_seconds=1.0) == (12, 4)
 
 
 def test_long_runs_are_made_no_more_often_than_times_agree(monkeypatch):
     assert times_of(monkeypatch, seconds=0.3, noisy=0, is_long=True) == (2, 2)  # with profiling
     assert times_of(monkeypatch, seconds=0.3, noisy=0.5, is_long=True) == (3, 3)
     assert times_of(monkeypatch, seconds=0.3, noisy=0, beside="other", is_long=True) == (5, 2)  # profiled once
-
-
-def test_short_runs_that_do_not_agree_go_on(monkeypatch):
-    steady, noisy = (times_of(monkeypatch, seconds=0.025, noisy=each)[0] for each in (0, 0.1))
-    assert steady == 18
-    assert noisy > 1.5 * steady
-
-
-def test_short_runs_take_half_a_second(monkeypatch):
-    total, plain = times_of(monkeypatch, seconds=0.001, noisy=0)
-    assert 300 <= total <= 600
-    assert abs(total - 2 * plain) <= 25
+    assert times_of(monkeypatch, seconds=0.3, noisy=0.5, beside="other", is_long=True) == (7, 3)
 
 
 def test_op_that_did_not_run_is_named(tmp_path):

@@ -127,7 +127,7 @@ def test_what_is_taken_for_one_item_is_for_any_number(key: tuple[str, str], tmp_
             models.untyped("y"),
             [models.weight("w", np.ones((8, 16, 3, 3), np.uint8))],
         )
-        request = ProfileRequest(least_seconds=0.0, intra_op_threads=1)
+        request = ProfileRequest(intra_op_threads=1)
         taken.add(measure(path, make_feeds([spec], 0), ["op"], request).ops[0].workspace_bytes)
     assert taken == {16 * 9 * 46 * 46}
 

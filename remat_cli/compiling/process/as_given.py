@@ -17,7 +17,7 @@ from remat_cli.compiling.process.forecast import model_forecast
 from remat_cli.compiling.process.steady import known_dims
 from remat_cli.compiling.profile import profile_model
 from remat_cli.core.values.profile import Profile
-from remat_cli.onnx_io.read.load import inputs_of, prepare_optimized, save_work
+from remat_cli.onnx_io.read.load import inputs_of, prepare_optimized, save_hashed
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
 from remat_cli.ort_rules.forecast import Forecast
 from remat_cli.runtime.sessions.session import optimize
@@ -36,7 +36,7 @@ def forecast_of_file(prepared: Prepared, profile: Profile, work: Path, progress:
     level, threads = conditions.optimization, conditions.intra_op_threads
     optimize(prepared.original_path, raw, level, threads, conditions.custom_ops, conditions.run_seconds)
     reference = prepare_optimized(raw, prepared.source.ir)
-    saved_sha256 = save_work(reference, path)
+    saved_sha256 = save_hashed(reference, path)
     seen = first_look(path, reference, prepared.feeds, conditions)
     facts = facts_of(seen, reference, types_of(inputs_of(prepared.source.ir)))
     known = known_dims(reference, to_graph(reference, facts.types), conditions)

@@ -1,14 +1,18 @@
 """How far measured times may be off: by how runs of the same thing scatter, and by what else the machine was doing."""
 
 from collections.abc import Sequence
-from math import inf
-from statistics import median
+from math import inf, sqrt
+from statistics import median, quantiles
 
 import msgspec
 
 BUSY_SHARE = 0.5  # of the cores that were left: once others use as much, they are in the way
 LEAST_BUSY_PERCENT, LEAST_QUIET_PERCENT = 5.0, 25.0
 """From what scatter on it is told: short runs scatter on a quiet machine too, and the least of them still holds."""
+
+
+FEWEST_RATIOS, SURE_PERCENT = 3, 2.0
+"""How near the middle of so many ratios at least has to be to the truth for turns to end."""
 
 
 class TimeNoise(msgspec.Struct, frozen=True):
@@ -54,3 +58,25 @@ class TimeNoise(msgspec.Struct, frozen=True):
 def scatter_percent(*times_ns: Sequence[int]) -> float | None:
     """How far the median of runs lies above the least, in percent, the most of several things; None: none ran twice."""
     return max((100 * (median(each) / max(1, min(each)) - 1) for each in times_ns if len(each) > 1), default=None)
+
+
+def ratios_in_turn(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> list[float]:
+    """How long the second of two things takes as a multiple of the first, turn by turn: the least of each in a turn."""
+    return [min(ours) / max(1, min(theirs)) for theirs, ours in zip(first, second, strict=True)]
+
+
+def multiple_in_turn(ratios: Sequence[float]) -> float:
+    """The middle of such multiples, without the first turn: there both find memory and caches as others left them.
+
+    What else the machine does meets neighbours in time alike, so that this is nearer to the truth than least times are.
+    """
+    return median(ratios[1:] or ratios)
+
+
+def are_sure(ratios: Sequence[float]) -> bool:
+    """Whether more turns would hardly tell more, by how these scatter and how many there are."""
+    later = ratios[1:]
+    if len(later) < FEWEST_RATIOS:
+        return False
+    low, _, high = quantiles(later, n=4, method="inclusive")
+    return 100 * (high - low) <= SURE_PERCENT * median(later) * sqrt(len(later))

@@ -43,11 +43,21 @@ from remat_cli.onnx_io.sizes.summed import sums_of, with_sums
 from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.primers import without_primers
-from remat_cli.onnx_io.write.save import save, save_work
+from remat_cli.onnx_io.write.save import save, save_hashed, save_work
 from remat_cli.onnx_io.write.steady import form_of, lost_metadata, seen_through
 from remat_cli.ort_rules.steady import SteadyForm
 
-__all__ = ["DimBindings", "SourceModel", "inputs_of", "load", "outputs_of", "prepare_optimized", "save", "save_work"]
+__all__ = [
+    "DimBindings",
+    "SourceModel",
+    "inputs_of",
+    "load",
+    "outputs_of",
+    "prepare_optimized",
+    "save",
+    "save_hashed",
+    "save_work",
+]
 
 OLDEST_IR_VERSION = 8  # the first that the rewritten model's metadata and names are safe in
 KNOWN_DOMAINS = frozenset(

@@ -32,12 +32,19 @@ SMALL_BYTES = 1024  # weights up to this stay in the model file
 ALIGNMENT = 4096  # lets the runtime map the file instead of reading it
 
 
-def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeights = NOTHING_PACKED) -> None:
+def save(
+    model: ir.Model,
+    path: Path,
+    external: bool = False,
+    packed: PackedWeights = NOTHING_PACKED,
+    *,
+    outlasts: bool = True,
+) -> None:
     """Write a model atomically; with `external`, and where protobuf cannot hold them, its weights go to `data_path`.
 
     `packed` are copies of weights that are then put beside them. Weights that lie in files are streamed, also from the
     file that is replaced; the model can be read afterwards as before. The model file says the checksum of the data, so
-    that its own hash stands for both.
+    that its own hash stands for both. What need not outlast this command is not waited for until the disk has it.
 
     Raises:
         ConfigError: the path cannot be written.
@@ -48,19 +55,19 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
     if not moving or not (external or _bytes_of(moving) > INLINE_LIMIT_BYTES):
         # Write a model with its weights inside, and remove data files that the model it replaces had for itself.
         unused = {data_path(path)} if reads_its_data(path) else set()
-        with atomic_path(path) as temporary:
-            _write(temporary, inline(model))
+        with atomic_path(path, outlasts=outlasts) as temporary:
+            _write(temporary, inline(model), outlasts=outlasts)
             _keep_open(model, {path})
         _remove(unused | _old_style_data(path), model)
     else:
         # Write a model and its data file. All is on disk, under other names, before anything that was there changes.
         data = data_path(path)
         checksum = _checksum(_pieces(moving, packed))
-        with atomic_path(path) as temporary:
-            _write(temporary, [_with_data(model, data, packed, checksum)])
+        with atomic_path(path, outlasts=outlasts) as temporary:
+            _write(temporary, [_with_data(model, data, packed, checksum)], outlasts=outlasts)
             if not _has_checksum(data, checksum):
-                with atomic_path(data) as beside:
-                    _write(beside, _pieces(moving, packed))
+                with atomic_path(data, outlasts=outlasts) as beside:
+                    _write(beside, _pieces(moving, packed), outlasts=outlasts)
                     _keep_open(model, {data, path})
                     # Remove the old model, whose data is about to change; the new one inherits its mode.
                     if path.exists():
@@ -70,19 +77,29 @@ def save(model: ir.Model, path: Path, external: bool = False, packed: PackedWeig
         _remove(_old_style_data(path), model)
 
 
-def save_work(model: ir.Model, path: Path) -> str:
+def save_work(model: ir.Model, path: Path) -> None:
     """Write a model for sessions of our own, its weights beside it where they are many: sessions map them.
-
-    The hash that is given back is that of the file with all weights inside, as long as protobuf could hold them there.
 
     Raises:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
-    count = _bytes_of(_movable(model))
-    is_beside = count >= WORTH_A_PROCESS_BYTES
-    save(model, path, external=is_beside)
-    if not is_beside or count > INLINE_LIMIT_BYTES:
+    save(model, path, external=_is_beside(model), outlasts=False)
+
+
+def _is_beside(model: ir.Model) -> bool:
+    return _bytes_of(_movable(model)) >= WORTH_A_PROCESS_BYTES
+
+
+def save_hashed(model: ir.Model, path: Path) -> str:
+    """`save_work`, and the hash of the file with all weights inside, as long as protobuf could hold them there.
+
+    Raises:
+        ConfigError: the path cannot be written.
+        RematError: the disk is full or failed.
+    """
+    save_work(model, path)
+    if not _is_beside(model) or _bytes_of(_movable(model)) > INLINE_LIMIT_BYTES:
         return sha256(path)
     digest = hashlib.sha256()
     for piece in inline(model):
@@ -179,13 +196,14 @@ def _has_checksum(data: Path, checksum: str) -> bool:
         return _checksum(iter(lambda: file.read(2**20), b"")) == checksum
 
 
-def _write(path: Path, pieces: Iterable[Piece]) -> None:
+def _write(path: Path, pieces: Iterable[Piece], *, outlasts: bool) -> None:
     """Write a file through to the disk, which may be full: better now than when the old files are gone."""
     with path.open("wb") as file:
         for piece in pieces:
             file.write(piece)
         file.flush()
-        os.fsync(file.fileno())
+        if outlasts:
+            os.fsync(file.fileno())
 
 
 def reads_its_data(path: Path) -> bool:

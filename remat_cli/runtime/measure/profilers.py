@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import WORK_FOLDER
+from remat_cli.core.values.noise import are_sure, multiple_in_turn, ratios_in_turn
 from remat_cli.core.values.profile import OpCost
 from remat_cli.ort_rules.bodies import KernelWiring, body_requests
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, body_kernel
@@ -45,37 +46,36 @@ from remat_cli.runtime.sessions.session import (
     session_options,
 )
 
-MOST_ROUNDS = 100
+MOST_ROUNDS = 8
 FEWEST_ROUNDS = 2
 """The first touches fresh pages."""
-BLOCK_SECONDS = 0.02
-"""Runs of one session go on for so long before the other one's turn, so that short ones are not all in its wake."""
+BLOCK_RUNS = 2
+"""Short runs of one session before the other one's turn: the first is in its wake."""
+PROFILED_ROUNDS = 4
 LONG_SECONDS = 2.0
-"""Rounds that take longer end as soon as times are settled."""
+"""From a run of this length on, one look at a model tells what it costs."""
 SETTLED_PERCENT = 5.0
 LONG_RUN_NS = 50_000_000
 """A run that takes longer is made no more often than it takes for times to agree."""
 LONG_ROUNDS = 3
-NOISY_SHARE = 4.0
-"""Times of short runs that do not agree are measured for so many times as long."""
+MOST_CHECKS = 10
+"""Runs, before it is believed that a model takes longer or shorter than expected."""
 STATS_ENTRY = "session.collect_node_memory_stats_to_file"
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
     """How to measure.
 
-    After `warmups` runs, of which the first shows memory, come `runs` rounds of one run with and one without profiling;
-    more while they end within `least_seconds`, since short runs are noisy and cheap, and for some times that where they
-    do not agree; fewer where runs are long. Where they do not agree in the end, one more short run is profiled.
-    `optimization` is the level at which the model was optimised, kept for the record. Measuring that shows no progress
-    for `run_seconds` is ended. After `most_seconds` two rounds are enough, settled or not. `wiring` is that of the ops
-    in bodies of the model, by name.
+    After `warmups` runs, of which the first shows memory, come `runs` rounds of runs with and without profiling; more,
+    up to MOST_ROUNDS, of short ones that do not agree, fewer where runs are long. Where those that are profiled do not
+    agree in the end, they take one more turn. `optimization` is the level at which the model was optimised, kept for
+    the record. Measuring that shows no progress for `run_seconds` is ended. After `most_seconds` two rounds are enough,
+    settled or not. `wiring` is that of the ops in bodies of the model, by name.
     """
 
     device: str = "cpu"
     runs: int = 4
     warmups: int = 1
-    least_seconds: float = 0.5
     intra_op_threads: int = 0
     optimization: str = "all"
     custom_ops: tuple[str, ...] = ()
@@ -117,8 +117,8 @@ class Measured(msgspec.Struct, frozen=True):
     does not count).
     `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
     not tell). `run_noise_percent` is how far the second-least whole run lies above the least; `runs` says how often the
-    model was run, all kinds of runs together. `beside_ns` is the least time of a run of another model in turn with it.
-    `bodies` says, by op that runs a body, what that asks for, in the form of `body_requests`.
+    model was run, all kinds of runs together. `relative_time` is how long a run takes, as a multiple of another model's
+    in turn with it. `bodies` says, by op that runs a body, what that asks for, in the form of `body_requests`.
     """
 
     ops: tuple[OpCost, ...]
@@ -127,7 +127,7 @@ class Measured(msgspec.Struct, frozen=True):
     loading_peak_bytes: int | None = None
     run_noise_percent: float = 0.0
     runs: int = 0
-    beside_ns: int | None = None
+    relative_time: float | None = None
     bodies: dict[str, tuple[int, ...]] = {}
 
     @property
@@ -190,7 +190,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     bodies = requests_of_bodies(path, feeds, request)
     advance(1, total)
     is_long = seen.run_ns > LONG_RUN_NS
-    runs, times, beside = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total), is_long=is_long)
+    runs, times, ratios = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total), is_long=is_long)
     advance(total, total)
     durations: dict[str, list[int]] = {}
     for run in runs:
@@ -208,7 +208,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
         loading_peak_bytes=loading,
         run_noise_percent=noise_percent(times),
         runs=1 + bool(request.wiring) + len(runs) + (0 if is_long and job.beside is None else len(times)),
-        beside_ns=min(beside, default=None),
+        relative_time=multiple_in_turn(ratios) if ratios else None,
         bodies=bodies,
     )
 
@@ -311,53 +311,52 @@ def _observed(path: Path, feeds: Mapping[str, Array], request: ProfileRequest, o
 
 @dataclass(frozen=True)
 class Pace:
-    """How many rounds there are: `rounds`, or `least` once they took `seconds` and times agree; `profiled` of them.
+    """How many rounds there are: `least`, and up to `most` while times, or ratios of two models', do not agree.
 
-    Where times of short runs do not agree, rounds go on; those of long ones do not.
+    `profiled` of them at least have profiled runs too.
     """
 
     request: ProfileRequest
-    rounds: int
     least: int
-    seconds: float
+    most: int
     profiled: int = 2
     is_long: bool = False
+    is_compared: bool = False
 
-    def is_enough(self, rounds: int, seconds: float, times: Sequence[Sequence[int]]) -> bool:
-        """Whether rounds may end: all were made, or they are long and say the same, or they must end."""
-        request = self.request
-        if rounds >= self.rounds:
-            is_full = seconds * (rounds + 1) / rounds > request.least_seconds
-            is_noisy = not self.is_long and seconds < NOISY_SHARE * request.least_seconds
-            return is_full and (not is_noisy or all(map(_are_settled, times)))
-        if rounds >= FEWEST_ROUNDS and seconds > request.most_seconds:
+    def is_enough(self, rounds: int, seconds: float, times: Sequence[Sequence[int]], ratios: Sequence[float]) -> bool:
+        """Whether rounds may end: all were made, or they say the same, or they must end."""
+        if rounds >= self.most or (rounds >= FEWEST_ROUNDS and seconds > self.request.most_seconds):
             return True
-        return rounds >= self.least and seconds > self.seconds and all(map(_are_settled, times))
+        if rounds < self.least:
+            return False
+        if self.is_compared:
+            return noise_percent(ratios) <= SETTLED_PERCENT if self.is_long else are_sure(ratios)
+        return all(map(_are_settled, times))
 
-    def is_profiled_enough(self, rounds: int, seconds: float, times: Sequence[Sequence[int]]) -> bool:
+    def is_profiled_enough(self, rounds: int, seconds: float, times: Sequence[int]) -> bool:
         """Whether the rounds that are left may go without a profiled run."""
-        return rounds >= self.profiled and replace(self, least=self.profiled).is_enough(rounds, seconds, times)
+        is_over = rounds >= PROFILED_ROUNDS or seconds > self.request.most_seconds
+        return rounds >= self.profiled and (is_over or _are_settled(times))
 
 
 def _pace(job: MeasureJob, *, is_long: bool) -> Pace:
-    """Of a model alone all runs are warm; of two that are compared the first touch fresh pages.
+    """Of a model alone all runs are warm; of two that are compared the first round touches fresh pages.
 
-    Those are two of each, since the second takes the block of the memory pattern; one where runs are long, which are
-    compared without that block. Long runs are profiled once more than the sight that was profiled before.
+    Long runs are profiled once more than the sight that was profiled before.
     """
-    request, is_alone = job.request, job.beside is None
+    request, is_compared = job.request, job.beside is not None
     if is_long:
-        return Pace(request, min(LONG_ROUNDS, request.runs), 2, 0.0, profiled=2 if is_alone else 1, is_long=True)
-    return Pace(request, request.runs, 2 if is_alone else 3, LONG_SECONDS)
+        return Pace(request, 2, min(LONG_ROUNDS, request.runs), 1 if is_compared else 2, True, is_compared)
+    return Pace(request, min(request.runs, MOST_ROUNDS), MOST_ROUNDS, 2, False, is_compared)
 
 
 def run_rounds(
     job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None], *, is_long: bool = False
-) -> tuple[list[ProfiledRun], list[int], list[int]]:
+) -> tuple[list[ProfiledRun], list[int], list[float]]:
     """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.
 
-    Profiling costs about 10 us per op, so whole runs are timed without, but for long ones of a model alone; the last
-    times are those of the model beside.
+    Profiling costs about 10 us per op, so whole runs are timed without, but for long ones of a model alone. Of a model
+    beside it is told how many times as long this one takes, turn by turn.
     What a kind of runs shows at its first and its last turn tells whether the machine was busy. Sessions take their
     memory from one arena, which the first sight of the model has filled: fresh pages make the first runs of each slow.
     Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there.
@@ -367,29 +366,35 @@ def run_rounds(
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(running(path)),
     ):
-        settings = request.default_settings
-        if job.beside is None:
-            sessions = (
-                [session] if is_long else [session, open_session(path, settings, _warm_options(request, settings))]
-            )
-        else:
-            beside = msgspec.structs.replace(settings, has_pattern=not is_long)
-            both = (open_session(model, beside, in_turn_options(beside)) for model in (path, Path(job.beside)))
-            sessions = [session, *both]
+        sessions = [session, *_timed_beside(job, path, is_long=is_long)]
         times: list[list[int]] = [[] for _ in sessions]
-        warm = times if job.beside is None else times[:1]
+        turns: list[list[list[int]]] = [[] for _ in sessions]
+        ratios: list[float] = []
         begin, rounds = time.monotonic(), 0
-        while rounds < MOST_ROUNDS and not pace.is_enough(rounds, time.monotonic() - begin, warm):
-            for number, turn in enumerate(zip(sessions, times, strict=True)):
-                if number or not pace.is_profiled_enough(rounds, time.monotonic() - begin, warm):
-                    _run_block(*turn, feeds, request)
+        while not pace.is_enough(rounds, seconds := time.monotonic() - begin, times, ratios):
+            for number, found in enumerate(times):
+                if number or not pace.is_profiled_enough(rounds, seconds, found):
+                    turns[number].append(_run_block(sessions[number], feeds, is_long=is_long))
+                    found.extend(turns[number][-1])
                 advance(len(sessions) * rounds + number + 1)
             rounds += 1
+            ratios = [] if job.beside is None else ratios_in_turn(turns[2], turns[1])
         is_over = is_long or time.monotonic() - begin >= request.most_seconds
-        if not is_over and not all(map(_are_settled, warm)):
-            _run_block(session, times[0], feeds, request)
-    _, *plain = times
-    return runs, (plain or times)[0], plain[1] if len(plain) > 1 else []
+        if not is_over and not _are_settled(times[0]):
+            times[0] += _run_block(session, feeds, is_long=is_long)
+    return runs, times[1] if len(times) > 1 else times[0], ratios
+
+
+def _timed_beside(job: MeasureJob, path: Path, *, is_long: bool) -> list[Any]:
+    """Sessions that are timed in turn with the profiled one: none where runs are long, or one of each model.
+
+    Long runs of two models are compared without the block of the memory pattern.
+    """
+    settings = job.request.default_settings
+    if job.beside is None:
+        return [] if is_long else [open_session(path, settings, _warm_options(job.request, settings))]
+    settings = msgspec.structs.replace(settings, has_pattern=not is_long)
+    return [open_session(model, settings, in_turn_options(settings)) for model in (path, Path(job.beside))]
 
 
 def _warm_options(request: ProfileRequest, settings: SessionSettings) -> Any:
@@ -405,23 +410,20 @@ def _are_settled(times: Sequence[int]) -> bool:
     return noise_percent(times) <= SETTLED_PERCENT
 
 
-def noise_percent(times: Sequence[int]) -> float:
+def noise_percent(times: Sequence[float]) -> float:
     """How far the second-least of several times lies above the least."""
     least, second = sorted(times)[:2] if len(times) > 1 else (times[0], times[0])
     return round(100.0 * (second / least - 1.0), 2) if least else 0.0
 
 
-def _run_block(session: Any, times: list[int], feeds: Mapping[str, Array], request: ProfileRequest) -> None:
-    """One run, and more of short ones; their wall times join the others."""
-    block_ns = 1e9 * min(BLOCK_SECONDS, request.least_seconds)
-    begin = time.perf_counter_ns()
-    while True:
+def _run_block(session: Any, feeds: Mapping[str, Array], *, is_long: bool) -> list[int]:
+    """Wall times of one run, or of as many short ones as are made in one turn."""
+    found = []
+    for _ in range(1 if is_long else BLOCK_RUNS):
         start = time.perf_counter_ns()
         run_session(session, feeds)
-        end = time.perf_counter_ns()
-        times.append(end - start)
-        if (end - begin) + (end - start) > block_ns:
-            return
+        found.append(time.perf_counter_ns() - start)
+    return found
 
 
 def cost_of(name: str, durations_us: Sequence[int], workspace: int) -> OpCost:
@@ -434,9 +436,9 @@ def time_whole(
     feeds: Mapping[str, Array],
     settings: SessionSettings,
     least_seconds: float,
-    is_enough: Callable[[WholeTime], bool] = lambda first: False,
+    is_enough: Callable[[WholeTime], bool] = lambda seen: False,
 ) -> WholeTime:
-    """Run a model in this process, twice, and more often if it is short; once where what that shows is enough.
+    """Run a model in this process, twice, and more often if it is short, until what they show is enough.
 
     Raises:
         RuntimeFailure: the runtime refuses or fails to run the model.
@@ -447,11 +449,11 @@ def time_whole(
     def run(options: Any) -> list[int]:
         times: list[int] = []
         begin = time.monotonic()
-        while len(times) < 2 or (len(times) < MOST_ROUNDS and time.monotonic() - begin < least_seconds):
+        while len(times) < 2 or (len(times) < MOST_CHECKS and time.monotonic() - begin < least_seconds):
             start = time.perf_counter_ns()
             run_session(session, feeds, options)
             times.append(time.perf_counter_ns() - start)
-            if len(times) == 1 and is_enough(WholeTime(times[0], 0.0)):
+            if is_enough(WholeTime(min(times), 0.0)):
                 break
         return times
 

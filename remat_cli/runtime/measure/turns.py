@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remat_cli.core.values.noise import TimeNoise, scatter_percent
+from remat_cli.core.values.noise import TimeNoise, are_sure, multiple_in_turn, ratios_in_turn, scatter_percent
 from remat_cli.ort_rules.lessons import MeasuredCurve
 from remat_cli.runtime.measure.busy import cpu_clock
 from remat_cli.runtime.observe._events import ProfiledRun
@@ -40,8 +40,8 @@ from remat_cli.runtime.sessions.session import (
 from remat_cli.runtime.verify.likeness import Likeness, likeness, worst
 
 LEAST_SECONDS = 0.5
-"""Timing goes on beyond the rounds asked for while another one ends within this time, since short runs are noisy."""
-MOST_ROUNDS = 100
+"""Timing goes on beyond the rounds asked for while another one ends within this time, as long as turns do not agree."""
+MOST_ROUNDS = 8
 
 
 class SessionRuns(msgspec.Struct, frozen=True):
@@ -62,9 +62,9 @@ class RunJob(msgspec.Struct, frozen=True):
 class TurnsJob(msgspec.Struct, frozen=True):
     """Run two models in turn on the same inputs, each in a session of its own, then `rounds` more against the clock.
 
-    Rounds go on while they end within LEAST_SECONDS; with none nothing is timed. With `compares` the outputs of each
-    turn are held against each other. With `second_only` there are figures of the second model alone: the ops of a
-    user's file need no names of their own.
+    Rounds go on while they end within LEAST_SECONDS and do not agree; with none nothing is timed. With `compares` the
+    outputs of each turn are held against each other. With `second_only` there are figures of the second model alone:
+    the ops of a user's file need no names of their own.
     """
 
     models: tuple[str, str]
@@ -120,11 +120,11 @@ class RunFigures(msgspec.Struct, frozen=True):
 
 
 class TurnFigures(msgspec.Struct, frozen=True):
-    """What two models showed that ran in turn: figures, least times, likeness (None: not asked for), and runs.
+    """What two models showed that ran in turn: figures, times, likeness (None: not asked for), and runs.
 
     `figures` are those of both or of the second, `prints` what came out of each in its runs. `runs` counts those of
-    both models. Times are those of runs after each session's first; `noise` says how far they may be off (None: nothing
-    was timed).
+    both models. Times are the least of the first, and as many times as long as the second took in turn with it, without
+    the first turn; `noise` says how far they may be off (None: nothing was timed).
     """
 
     figures: tuple[RunFigures, ...]
@@ -169,14 +169,17 @@ def run_in_turns(job: TurnsJob, advance: Advance) -> TurnFigures:
                 alike.append(likeness(*outputs))
             advance(2 * (number + 1), total)
     before = cpu_clock()
-    timed = _timed_rounds(sessions, feeds[0], job.rounds, lambda done: advance(2 * (len(turns) + done), total))
-    all_times = [first[1:] + more for first, more in zip(times, timed, strict=True)]
+    warm = [first[1:] for first in times]
+    timed = _timed_rounds(
+        sessions, feeds[0], job.rounds, lambda done: advance(2 * (len(turns) + done), total), before=warm
+    )
+    all_times = [first + more for first, more in zip(warm, timed, strict=True)]
     noise = TimeNoise(scatter_percent(*all_times), *cpu_clock().since(before)) if job.rounds else None
     shown = list(zip(paths, profiled, prints, strict=True))
     return TurnFigures(
         figures=tuple(figures_of(path, runs, found) for path, (_, runs), found in shown[job.second_only :]),
         prints=tuple(map(tuple, prints)),
-        times_ns=(min(all_times[0]), min(all_times[1])) if job.rounds else None,
+        times_ns=_as_in_turn(*all_times) if job.rounds else None,
         likeness=worst(alike) if job.compares else None,
         runs=2 * (len(turns) + len(timed[0])),
         noise=noise,
@@ -265,15 +268,25 @@ class TimeJob(msgspec.Struct, frozen=True):
 
 
 def time_models(job: TimeJob, advance: Advance) -> tuple[int, int]:
-    """Least time of a run of each model, in nanoseconds; runs alternate, so that both see the same machine."""
+    """Time of a run of each model, in nanoseconds; runs alternate, so that both see the same machine."""
     (feeds,) = _unpacked([job.feeds])
     sessions = [open_session(Path(model), *_in_turn(job.settings)) for model in job.models]
     total = job.warmups + job.rounds
-    _timed_rounds(sessions, feeds, job.warmups, lambda done: advance(min(done, job.warmups), total), least_seconds=0.0)
-    first, second = _timed_rounds(
-        sessions, feeds, job.rounds, lambda done: advance(min(job.warmups + done, total), total)
+    warm = _timed_rounds(sessions, feeds, job.warmups, lambda done: advance(min(done, job.warmups), total), 0.0)
+    timed = _timed_rounds(
+        sessions, feeds, job.rounds, lambda done: advance(min(job.warmups + done, total), total), before=warm
     )
-    return min(first), min(second)
+    return _as_in_turn(*(first + more for first, more in zip(warm, timed, strict=True)))
+
+
+def _as_in_turn(first: Sequence[int], second: Sequence[int]) -> tuple[int, int]:
+    """The least time of the first, and as many times as long as the second took in turn with it."""
+    return min(first), round(min(first) * multiple_in_turn(_ratios(first, second)))
+
+
+def _ratios(first: Sequence[int], second: Sequence[int]) -> list[float]:
+    """How many times as long the second took, turn by turn."""
+    return ratios_in_turn([[time_ns] for time_ns in first], [[time_ns] for time_ns in second])
 
 
 def _in_turn(settings: SessionSettings) -> tuple[SessionSettings, Any]:
@@ -286,15 +299,22 @@ def _timed_rounds(
     rounds: int,
     advance: Callable[[int], None],
     least_seconds: float = LEAST_SECONDS,
+    before: Sequence[Sequence[int]] = ((), ()),
 ) -> list[list[int]]:
-    """Wall times of each session in turn, at least so many rounds, and more while another one ends in time."""
+    """Wall times of both sessions in turn, at least so many rounds; more while they do not agree, and one ends in time.
+
+    Those that were timed before count for whether they agree.
+    """
     times: list[list[int]] = [[] for _ in sessions]
     begin = time.monotonic()
+
+    def goes_on(done: int) -> bool:
+        if not 0 < done < MOST_ROUNDS or (time.monotonic() - begin) * (done + 1) / done > least_seconds:
+            return False  # another round like those that took so long does not end in time
+        return not are_sure(_ratios(*([*earlier, *found] for earlier, found in zip(before, times, strict=True))))
+
     with runtime_errors("ONNX Runtime fails while being timed"):
-        # While another round like those that took so long ends in time.
-        while (done := len(times[0])) < rounds or (
-            rounds and 0 < done < MOST_ROUNDS and (time.monotonic() - begin) * (done + 1) / done <= least_seconds
-        ):
+        while (done := len(times[0])) < rounds or (rounds and goes_on(done)):
             turns = list(zip(sessions, times, strict=True))
             for session, found in reversed(turns) if len(times[0]) % 2 else turns:  # neither always comes first
                 _timed_run(session, found, feeds)
@@ -316,7 +336,7 @@ ROUNDS = 2
 def time_in_turn(
     models: tuple[Path, Path], feeds: Mapping[str, Array], settings: SessionSettings, advance: Advance = ignore_progress
 ) -> tuple[int, int]:
-    """Least time of a run of each of two models, in nanoseconds, in one fresh process in which runs alternate.
+    """Time of a run of each of two models, in nanoseconds, in one fresh process in which runs alternate.
 
     Raises:
         RuntimeFailure: the runtime refuses or fails to run a model.

@@ -22,21 +22,28 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
 
-def files_beside(model: Path) -> set[str]:
-    """The files of external data that a model file names; they are found without parsing it.
+def files_beside(model: Path) -> frozenset[str]:
+    """The files of external data that a model file names; they are found without parsing it, once for each file.
 
     Raises:
         OSError: the file cannot be read.
     """
+    known = model.stat()
+    return _named_in(model.absolute(), (known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=64)
+def _named_in(model: Path, state: tuple[int, ...]) -> frozenset[str]:
+    """The same of a file that has not changed since; `state` says so."""
     found: set[str] = set()
-    if not model.stat().st_size:
-        return found
+    if not state[2]:
+        return frozenset()
     with model.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         for match in LOCATION.finditer(data):
             short, low, high = match.groups()
             count = short[0] if short else low[0] & 0x7F | high[0] << 7
             found.add(data[match.end() : match.end() + count].decode(errors="replace"))
-    return found
+    return frozenset(found)
 
 
 def weighs_bytes(model: Path, beside: Iterable[str]) -> int:
