@@ -164,9 +164,7 @@ def test_several_images_are_cut_out_of_a_batch_however_long_sums_are(filters, ch
     for constants in ((), (1,)):
         op = OneOp("Conv", (picture, weights), pads, constants)
         assert check_slices(op, 0, several, threads=threads).all_exact
-        # among at most 64 positions sums of up to 256 terms are added up in one run by any number of threads
-        is_one_run = size**2 <= 64 and channels * kernel**2 <= 256
-        assert check_slices(op, 0, [Slab(0, 0, 1), Slab(0, 3, 4)], threads=threads).all_exact == is_one_run
+        assert check_slices(op, 0, [Slab(0, 0, 1), Slab(0, 3, 4)], threads=threads).all_refused
 
 
 @settings(max_examples=40)

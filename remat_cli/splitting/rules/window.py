@@ -15,7 +15,7 @@ from remat_cli.splitting.rules.conv_channels import (
     channels_of_transposed,
 )
 from remat_cli.splitting.rules.matrix import are_runs_same, element_type, is_same_product
-from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab, Sliced, of_first
+from remat_cli.splitting.tiles.op_view import MOST_THREADS, OpView, Shape, Slab, Sliced, of_first
 
 _WIDEST_BUFFERED = 1900  # measured: rows of 2,050 elements and more are pooled element by element, in another order
 
@@ -187,8 +187,9 @@ def _is_same_plain(op: OpView, slab: Slab, kernel: tuple[int, ...]) -> bool:
     terms, columns = channels * prod(kernel), (positions, part)
     if is_same_product(op, 1, terms, columns):
         return True
-    is_float = element_type(op) == ir.DataType.FLOAT
-    return is_float and are_runs_same(op.output_shape[CHANNELS] // group, terms, columns, op.threads)
+    # The more threads, the fewer numbers of positions will do, with gaps between: ranges of sizes have no use for them.
+    is_asked = element_type(op) == ir.DataType.FLOAT and op.threads < MOST_THREADS
+    return is_asked and are_runs_same(op.output_shape[CHANNELS] // group, terms, columns, op.threads)
 
 
 @dataclass(frozen=True)
