@@ -219,7 +219,7 @@ def test_a_copy_that_runs_before_its_original_keeps_no_bands_of_it():
 
 
 def test_what_bears_fewer_tiles_than_its_neighbours_is_cut_into_fewer():
-    """A convolution along time, of many terms, has other bits in few positions: there it is cut less, not left whole."""
+    """A convolution of many terms has other bits in few positions: there it is cut less, not left whole."""
     sketch, positions, channels = Sketch(np.random.default_rng(0)), 24_000, 1
     value = sketch.input("x", [1, 1, positions])
     for width in (48, 48, 64, 64):

@@ -26,8 +26,8 @@ from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, wit
 from remat_cli.splitting.recast.resize import resizes_apart
 from remat_cli.splitting.recast.shifts_flat import rows_apart
 from remat_cli.splitting.rules.conv_channels import ITEMS
-from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.estimate import Estimate, estimate, piece_bytes
+from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.schedule import in_order
 from remat_cli.splitting.tiles.search import TILE_COUNTS, SplitLimits
 from remat_cli.splitting.tiles.steps import CutStep, FillStep, JoinStep, Step, results_of

@@ -45,7 +45,7 @@ class BandRules:
 
     Tensors in `also` count as large whatever their size; outputs of the model do not where `spares_outputs`: they have
     to be whole at last. `workspaces` are the bytes that ops take while they run, by op id, where those are as many.
-    `most_tiles` are the most into which some ops can be cut, by op id: they do not run side by side with what they read.
+    `most_tiles` are the most into which some ops can be cut, by op id: they do not run beside what they read.
     """
 
     least_bytes: int
