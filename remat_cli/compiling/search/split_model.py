@@ -31,6 +31,7 @@ from remat_cli.onnx_io.read.interface import interface_of
 from remat_cli.onnx_io.read.layout_scene import carry_whole_names, declared_shapes, differing_ops, run_once
 from remat_cli.onnx_io.read.load import prepare_optimized, save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.write.assemble import without_shapes
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.ort_rules.versions import LATE_KERNELS, numbers_of
 from remat_cli.runtime.measure.profile_cache import ProfileCache
@@ -77,8 +78,10 @@ def prepare_split(
     Raises:
         RuntimeFailure: ONNX Runtime refuses the model.
     """
-    ways = (replace(whole, optimised_as=each) for each in whole.optimised_as.for_tiles)
-    found = (_prepare_split(each, model, conditions, work, may_reassociate) for each in ways)
+    ways = tuple(replace(whole, optimised_as=each) for each in whole.optimised_as.for_tiles)
+    # Told all shapes, the runtime may fuse ops that it left alone in the whole model, whose shapes it could not infer.
+    told = ((way, each) for each in (model, without_shapes(model)) for way in ways)
+    found = (_prepare_split(way, each, conditions, work, may_reassociate) for way, each in told)
     return next((prepared for prepared in found if prepared is not None), None)
 
 

@@ -26,7 +26,7 @@ from remat_cli.splitting.tiles.estimate import COPY_NS, COPY_NS_PER_BYTE, step_t
 from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.schedule import in_order
 from remat_cli.splitting.tiles.steps import RunStep, TiledRegion, op_of, results_of
-from remat_cli.splitting.tiles.view import ModelView, view_model
+from remat_cli.splitting.tiles.view import ModelView
 
 MOST_ITEMS = 16
 MOST_OPS = 4_000  # of the model with its items apart: a search among more takes too long
@@ -88,7 +88,7 @@ def _built(whole: Recast, region: TiledRegion, axis: Mapping[int, int], items: i
     for name, node in graph_nodes.items():
         ops = [maker[value.name] for value in node.outputs if value.name in maker]
         before = origin[name] = view.graph.ops[ops[0]].name if ops else before
-    new = view_model(model, graph, view.channel_block, view.threads, view.may_reassociate, view.own_threads)
+    new = view.of_other(model, graph)
     sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
     known = tuple(
         costs.get(op.name)
