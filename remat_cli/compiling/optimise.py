@@ -39,6 +39,8 @@ class OptimisedAs:
 
 
 AS_BOUND = OptimisedAs()
+REFERENCE = "reference.onnx"
+"""The file of an optimised model, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def optimise(model: Any, conditions: Conditions, work: Path, optimised_as: Optim
 
     One pass may leave something for the next, and a default session would do that to the rewritten model, plan or not.
     """
-    current, raw, reference = work / "normalised.onnx", work / "optimised.onnx", work / "reference.onnx"
+    current, raw, reference = work / "normalised.onnx", work / "optimised.onnx", work / REFERENCE
     known = save_hashed(
         model if optimised_as.ports is None else with_only_these_sizes(model, optimised_as.ports), current
     )

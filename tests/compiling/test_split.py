@@ -17,6 +17,7 @@ from remat_cli.cli import main
 from remat_cli.compiling.prepare import prepare
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.search import least as least_search
+from remat_cli.compiling.search import split_model as split_model_of
 from remat_cli.compiling.search.split_model import prepare_split
 from remat_cli.onnx_io.read.checking import all_nodes
 from remat_cli.onnx_io.read.load import inputs_of
@@ -174,6 +175,24 @@ def test_a_split_model_with_the_same_bits_is_prepared(prepared, tmp_path):
     assert found.source is whole.source
     assert len(found.graph.ops) > 4 * len(whole.graph.ops)
     assert len(found.signatures) == len(found.graph.ops)
+
+
+def test_tiles_whose_bits_differ_are_tried_without_the_shapes_that_were_told(prepared, tmp_path, monkeypatch):
+    """Of the whole model the runtime infers what it can; told more of tiles, it may fuse ops that it left alone."""
+    whole, view, config = prepared
+    tried = []
+
+    def first_differs(whole, model, *others):
+        told = {value.name for node in model.graph for value in node.outputs if value.shape is not None}
+        tried.append(told - {value.name for value in model.graph.outputs})
+        return None if len(tried) == 1 else whole
+
+    monkeypatch.setattr(split_model_of, "_prepare_split", first_differs)
+    split = _split(view)
+    assert prepare_split(whole, split, config, tmp_path / "split", may_reassociate=False) is not None
+    assert tried[0]
+    assert tried[1:] == [set()]
+    assert any(value.shape is not None for node in split.graph for value in node.outputs), "the model is as it was"
 
 
 def _changed(view, difference):

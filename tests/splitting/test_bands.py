@@ -245,3 +245,25 @@ def test_a_copy_that_runs_before_its_original_keeps_no_bands_of_it():
             copies = [node.name or "" for node in split.graph if (node.name or "").startswith(f"{relu}/again")]
             assert copies
             assert {whole_names(split)[name] for name in copies} == {relu}
+
+
+def test_what_bears_fewer_tiles_than_its_neighbours_is_cut_into_fewer():
+    """A convolution of many terms has other bits in few positions: there it is cut less, not left whole."""
+    sketch, positions, channels = Sketch(np.random.default_rng(0)), 24_000, 1
+    value = sketch.input("x", [1, 1, positions])
+    for width in (48, 48, 64, 64, 64):
+        positions //= 2 if width == 64 else 1
+        weight = sketch.weight(width, channels, 3, scale=0.1)
+        strides = [2 if width == 64 else 1]
+        shape = [1, width, positions]
+        value = sketch.add("Conv", [value, weight], shape, kernel_shape=[3], pads=[1, 1], strides=strides)
+        value, channels = sketch.add("Erf", [value], shape), width
+    case = make_case(sketch.sample([sketch.add("ReduceMax", [value], [1, channels, 1], axes=[2])]))
+    sizes = sorted({tensor.size_bytes for tensor in case.view.graph.tensors if tensor.producer is not None})
+    found = search(case).banded(BandRules(sizes[1], "rows", SplitAxis()), BandSize(sizes[-1] // 12, sizes[-1] // 12))
+    assert found is not None
+    ops = found.cast.view.graph.ops
+    tiles = [found.banding.tiles[found.banding.group[op]] for op in found.cast.order if ops[op].op_type == "Conv"]
+    assert max(tiles) == 12
+    assert 2 <= min(tiles) < 12
+    check(case, found)

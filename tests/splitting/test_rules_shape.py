@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.splitting.sliced_op import NCHWC, OneOp, block_size, check_slices
+from remat_cli.splitting.rules.table import slice_op
+from remat_cli.splitting.tiles.op_view import Slab
+from tests.splitting.sliced_op import NCHWC, OneOp, block_size, check_slices, view_of
 
 
 def counted(*shape: int) -> np.ndarray:
@@ -83,6 +86,22 @@ def test_reshape_of_any_shape(source, data):
 def test_a_shape_known_only_at_run_time_is_refused():
     op = OneOp("Reshape", (counted(4, 6), integers(4, 2, 3)))
     assert refused_axes(op, 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "target"), [("Reshape", (4, 6), (4, 2, 3)), ("Expand", (4, 1, 3), (4, 5, 3))]
+)
+def test_of_a_model_for_one_size_a_computed_shape_is_as_well_said(op_type, shape, target):
+    said = OneOp(op_type, (counted(*shape), integers(*target)), weights=(1,))
+    made = [counted(*target)]
+    computed = replace(view_of(replace(said, weights=()), made), at_one_size=True)
+    for axis in range(len(target)):
+        found = slice_op(computed, Slab(axis, 1, 2))
+        wanted = slice_op(view_of(said, made), Slab(axis, 1, 2))
+        assert (found is None) == (wanted is None) == check_slices(said, axis).all_refused
+        if found is not None and wanted is not None:
+            assert (found.needs, found.makes) == (wanted.needs, wanted.makes)
+            assert found.constants[1].tolist() == wanted.constants[1].tolist()
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3, -1])

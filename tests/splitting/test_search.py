@@ -185,13 +185,16 @@ def test_another_order_is_searched_in_that_order(images):
     assert proposal.regions  # workspace of 1,000 bytes more than before
 
 
-def ends(widths, memory, free_bytes):
+def ends(widths, memory, free_bytes, more_runs=0):
     sketch = SimpleNamespace(width_bytes=widths, memory_bytes=memory)
-    return SplitSearch(sketch, (), SplitLimits(axis=SplitAxis()))._ends(free_bytes)
+    return SplitSearch(sketch, (), SplitLimits(axis=SplitAxis()))._ends(free_bytes, more_runs)
 
 
-def ends_by_definition(widths, memory, free_bytes):
-    """Around the first step that does not fit: the nearest narrow cuts, and ever narrower ones."""
+def ends_by_definition(widths, memory, free_bytes, more_runs=0):
+    """Around the first step that does not fit: the nearest narrow cuts, and ever narrower ones.
+
+    Two cuts just behind what does not fit, and behind each of a few further runs of steps that do not.
+    """
     cuts = range(len(widths))
     narrow = [c for c in cuts if widths[c] <= max(widths[max(c - 1, 0)], widths[min(c + 1, len(widths) - 1)])]
     narrow = [c for c in narrow if widths[c] <= free_bytes]
@@ -210,7 +213,15 @@ def ends_by_definition(widths, memory, free_bytes):
             after = [cut for cut in narrow if large[0] < cut <= start + LONGEST_REGION]
             fits = [p for p in range(large[0], len(memory)) if memory[p] <= free_bytes]
             beyond = [cut for cut in after if (fits and cut >= fits[0]) or cut >= len(memory)]
-            found[start] = tuple(sorted(tried(after) | set(beyond[:2])))
+            found[start] = tried(after) | set(beyond[:2])
+            behind = fits[0] if fits else len(memory)
+            for _ in range(more_runs):
+                next_large = next((p for p in range(behind, len(memory)) if memory[p] > free_bytes), None)
+                if next_large is None:
+                    break
+                behind = next((p for p in range(next_large, len(memory)) if memory[p] <= free_bytes), len(memory))
+                found[start] |= set([cut for cut in after if cut >= behind][:2])
+            found[start] = tuple(sorted(found[start]))
     return found
 
 
@@ -220,7 +231,32 @@ def test_ends_are_those_of_the_definition():
         count = int(random.integers(1, 12 if seed % 2 else 200))
         widths, memory = random.integers(0, 9, count + 1).tolist(), random.integers(0, 9, count).tolist()
         free_bytes = int(random.integers(0, 10))
-        assert ends(widths, memory, free_bytes) == ends_by_definition(widths, memory, free_bytes), seed
+        for more_runs in (0, 1, 3):
+            found = ends(widths, memory, free_bytes, more_runs)
+            assert found == ends_by_definition(widths, memory, free_bytes, more_runs), seed
+
+
+def test_one_region_takes_in_several_runs_of_steps_that_do_not_fit():
+    """Changes of shape, which fit, stand between copies, which do not: nothing narrower is behind but one number."""
+    sketch, rows, width = Sketch(np.random.default_rng(0)), 64, 256
+    value = sketch.add("MatMul", [sketch.input("x", [rows, 8]), sketch.weight(8, width)], [rows, width])
+    for parts in (2, 4, 8):
+        folded = [sketch.constant(np.array(each, np.int64)) for each in ((rows, parts, width // parts), (rows, width))]
+        value = sketch.add("Reshape", [value, folded[0]], [rows, parts, width // parts])
+        value = sketch.add("Transpose", [value], [rows, width // parts, parts], perm=[0, 2, 1])
+        value = sketch.add("Reshape", [value, folded[1]], [rows, width])
+    case = make_case(sketch.sample([sketch.add("ReduceMax", [value], [1, 1])]))
+    if not case.may_fill:
+        pytest.skip(f"the model cannot be raised to opset {FILL_SINCE}")
+    budget = peak(case) * 70 // 100
+    proposal = search(case, may_fill=True).propose(budget)
+    assert proposal is not None
+    (region,) = proposal.regions
+    types = [case.view.graph.ops[op].op_type for op in region.cutting.ops]
+    assert types.count("Transpose") == 3
+    split = case.split([region.cutting])
+    assert split is not None
+    check_same(case, split, "one region")
 
 
 @pytest.mark.parametrize("memory", [(1, 1), (9, 9), (1, 9)])

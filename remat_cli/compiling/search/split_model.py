@@ -28,9 +28,10 @@ from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import Profile
 from remat_cli.onnx_io.read.interface import interface_of
-from remat_cli.onnx_io.read.layout_scene import carry_whole_names, declared_shapes, differing_ops, run_once
-from remat_cli.onnx_io.read.load import save_work
+from remat_cli.onnx_io.read.layout_scene import SPLIT_OF, carry_whole_names, declared_shapes, differing_ops, run_once
+from remat_cli.onnx_io.read.load import prepare_optimized, save_work
 from remat_cli.onnx_io.read.to_graph import op_signatures, to_graph
+from remat_cli.onnx_io.write.assemble import without_shapes
 from remat_cli.onnx_io.write.opset import lowered, opset_of, raise_opset
 from remat_cli.ort_rules.versions import LATE_KERNELS, numbers_of
 from remat_cli.runtime.measure.profile_cache import ProfileCache
@@ -41,6 +42,8 @@ from remat_cli.runtime.sessions.packing import lean_form
 from remat_cli.runtime.sessions.session import SessionSettings, open_session, outputs_of
 from remat_cli.runtime.verify.likeness import are_close, are_same_bits, have_same_bits, likeness
 from remat_cli.splitting.loops.loops import SEQUENCES_SINCE
+from remat_cli.splitting.rules.record import Why
+from remat_cli.splitting.rules.table import rule_of
 from remat_cli.splitting.tiles.build import (
     FILL_OP,
     FILL_SINCE,
@@ -54,12 +57,16 @@ from remat_cli.splitting.tiles.view import ModelView
 
 @dataclass(frozen=True)
 class ExposedTiles:
-    """A split model whose outputs differ, and the view and regions it was made from."""
+    """A split model whose outputs differ, and the view and regions it was made from.
+
+    `before` is the model that was split, if that is not the whole one.
+    """
 
     view: ModelView
     model: Any
     regions: tuple[TiledRegion, ...]
     may_reassociate: bool
+    before: Any = None
 
 
 def prepare_split(
@@ -70,8 +77,10 @@ def prepare_split(
     Raises:
         RuntimeFailure: ONNX Runtime refuses the model.
     """
-    ways = (replace(whole, optimised_as=each) for each in whole.optimised_as.for_tiles)
-    found = (_prepare_split(each, model, conditions, work, may_reassociate) for each in ways)
+    ways = tuple(replace(whole, optimised_as=each) for each in whole.optimised_as.for_tiles)
+    # Told all shapes, the runtime may fuse ops that it left alone in the whole model, whose shapes it could not infer.
+    told = ((way, each) for each in (model, without_shapes(model)) for way in ways)
+    found = (_prepare_split(way, each, conditions, work, may_reassociate) for way, each in told)
     return next((prepared for prepared in found if prepared is not None), None)
 
 
@@ -199,18 +208,33 @@ def find_culprit(tiles: ExposedTiles, whole: Prepared, conditions: Conditions, w
     On the device that is to run them: one takes other kernels for smaller tensors than another. Where bits may differ,
     an op whose tiles are not even close is to blame before all others.
     """
-    known = {value.name for node in whole.reference.graph for value in node.outputs}
+    before = tiles.before or whole.reference
+    known = {value.name for node in before.graph for value in node.outputs}
     view = tiles.view
     pieces = [(step, piece) for step, piece in compared_pieces(tiles.regions) if piece.tensor in known]
     whole_names = {piece.tensor: piece.tensor for _, piece in pieces}
     split_names = {piece.name: piece.tensor for _, piece in pieces}
-    save_work(with_outputs(whole.reference, view, whole_names), work / "whole_exposed.onnx")
+    save_work(with_outputs(before, view, whole_names), work / "whole_exposed.onnx")
     save_work(with_outputs(tiles.model, view, split_names), work / "split_exposed.onnx")
     settings = settings_elsewhere(conditions) or exact_settings(conditions)
     ours, theirs = _outputs_of_both((work / "whole_exposed.onnx", work / "split_exposed.onnx"), whole, settings)
     tests = (are_close, are_same_bits) if tiles.may_reassociate else (are_same_bits,)
     culprits = (first_difference(view, pieces, ours, theirs, is_same) for is_same in tests)
     return next((culprit for culprit in culprits if culprit is not None), None)
+
+
+def find_fused(model: Any, optimised: Path) -> str | None:
+    """The first whole op of whose tiles the runtime makes other ops, as it did not of the whole one.
+
+    An Add of what is broadcast is one of two alike in tiles, which may become part of what follows. Changes of shape,
+    which compute nothing, may go.
+    """
+    kept = {value.name for node in prepare_optimized(optimised, model).graph for value in node.outputs}
+    for node in model.graph:
+        whole, rule = node.metadata_props.get(SPLIT_OF), rule_of(node.domain, node.op_type)
+        if whole and rule.why is not Why.MOVED and kept.isdisjoint(value.name for value in node.outputs):
+            return str(whole)
+    return None
 
 
 def profile_split(split: Prepared, whole: Answered, progress: Progress, most_seconds: float) -> Profile:

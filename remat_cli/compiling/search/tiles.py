@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from remat_cli.compiling.optimise import REFERENCE
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared, op_threads
 from remat_cli.compiling.search.kept_curve import keep_plan, keep_tiles
@@ -21,6 +22,7 @@ from remat_cli.compiling.search.split_model import (
     ExposedTiles,
     differing_in_layout,
     find_culprit,
+    find_fused,
     in_least_opset,
     prepare_split,
     profile_split,
@@ -29,16 +31,18 @@ from remat_cli.compiling.search.split_model import (
 from remat_cli.compiling.solve import BudgetAnswer
 from remat_cli.core.schedule.floor import working_set_bytes, working_set_floor
 from remat_cli.core.schedule.graph import Graph
-from remat_cli.core.schedule.plan import Plan
+from remat_cli.core.schedule.plan import Plan, Schedule
 from remat_cli.core.schedule.problem import Problem, make_problem
-from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.splits import LargeTensor, Splitting, large_tensors, regions_of_ops
+from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.write.markers import marked, with_sums_in_turn
+from remat_cli.splitting.bands.items_apart import items_apart
 from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.propose import SplitProposal, SplitProposer
 from remat_cli.splitting.tiles.search import SplitLimits
 from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
-from remat_cli.splitting.tiles.view import view_model
+from remat_cli.splitting.tiles.view import ModelView, view_model
 
 WHOLE_SHARE, SEARCH_SHARE = 0.3, 0.3  # of the time limit: for plans of whole ops, for the search for regions
 MOST_CAPPED = 6  # splits under a cap on tensors that are built
@@ -57,6 +61,7 @@ class Tiles:
 
     task: SplitTask
     may_fill: bool = True
+    uncut_items: set[str] = field(default_factory=set)
 
     @cached_property
     def proposer(self) -> SplitProposer:
@@ -70,19 +75,48 @@ class Tiles:
             raised = raised_model(whole.prepared, conditions, task.work, run_ns) if self.may_fill else None
         model = raised or whole.prepared.reference
         view = view_model(model, whole.prepared.graph, block, threads, splits.allow_reassociation)
-        plan = task.question.baseline
-        memory = tuple(held - whole.profile.fixed_bytes for held in plan.memory_bytes[0])
+        view = replace(view, at_one_size=conditions.family is None)
         limits = SplitLimits(
             most_tiles=splits.max_tiles,
             axis=splits.axis,
             may_fill=raised is not None,
             seconds=SEARCH_SHARE * task.request.search.limits.seconds,
         )
+        return self._proposer(view, task.question.problem, task.question.baseline, whole.profile.ops, limits)
+
+    @cached_property
+    def item_proposers(self) -> list[SplitProposer | None]:
+        """The same on the model whose items run one by one, once that was asked for; None where it has no items."""
+        return []
+
+    @property
+    def item_proposer(self) -> SplitProposer | None:
+        """The search for splittings of the model whose items run one by one."""
+        if not self.item_proposers:
+            self.item_proposers.append(self._of_items())
+        return self.item_proposers[0]
+
+    def _of_items(self) -> SplitProposer | None:
+        whole, limits = self.proposer, self.proposer.limits
+        view, order = whole.timeline.view, whole.timeline.order
+        apart = items_apart(view, order, whole.costs, self.uncut_items, limits.may_fill)
+        if apart is None:
+            return None
+        cast, profile = apart.cast, self.task.whole.profile
+        problem = make_problem(cast.view.graph, msgspec.structs.replace(profile, ops=cast.costs))
+        plan = simulate(problem, Schedule.of_ops(cast.order))
+        return replace(self._proposer(cast.view, problem, plan, cast.costs, limits), apart=apart)
+
+    def _proposer(
+        self, view: ModelView, problem: Problem, plan: Plan, costs: Sequence[OpCost], limits: SplitLimits
+    ) -> SplitProposer:
+        """The search on a model that runs by a plan, its problem's ops being those of the view."""
+        task, fixed_bytes = self.task, self.task.whole.profile.fixed_bytes
+        memory = tuple(held - fixed_bytes for held in plan.memory_bytes[0])
         timeline = TensorTimeline(view, tuple(plan.schedule.op_ids()), memory)
-        problem, costs = task.question.problem, whole.profile.ops
         needed = (working_set_bytes(problem, op) for op in problem.ops)
         least = tuple(need + cost.workspace_bytes for need, cost in zip(needed, costs, strict=True))
-        needy, fixed_bytes = NeedyTimeline(view, least, timeline.order), whole.profile.fixed_bytes
+        needy = NeedyTimeline(view, least, timeline.order)
         return SplitProposer(timeline, needy, costs, limits, fixed_bytes, left=lambda: task.clock.left)
 
     @property
@@ -105,8 +139,15 @@ class Tiles:
         return found.plan.time_ns <= self.task.question.baseline.time_ns * (1 + DEAR_PERCENT / 100)
 
     def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
-        """Proposes splittings for so many bytes; none once the user has asked to stop."""
-        return () if self.task.should_stop() else self.proposer.propose(free_bytes, most_seconds)
+        """Proposes splittings for so many bytes; none once the user has asked to stop.
+
+        Where nothing fits, those of the model whose items run one by one, unless there is but a glance for it.
+        """
+        found = () if self.task.should_stop() else self.proposer.propose(free_bytes, most_seconds)
+        is_glance = math.isfinite(most_seconds) and not self.item_proposers
+        if found or is_glance or self.task.should_stop() or self.item_proposer is None:
+            return found
+        return self.item_proposer.propose(free_bytes, most_seconds)
 
     def propose_needy(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """The same for plans that make what waits beside tiles again."""
@@ -136,24 +177,53 @@ class Tiles:
                 model = with_sums_in_turn(marked(model, whole.layout), whole.layout)
             folder = Path(tempfile.mkdtemp(prefix="split_", dir=self.task.work))
             unlike = differing_in_layout(whole, model)
-            culprit = min((op for op, each in enumerate(whole.graph.ops) if each.name in unlike), default=None)
+            culprit = next((each.name for each in whole.graph.ops if each.name in unlike), None)
             if culprit is None:
                 with self.task.clock.running():
                     prepared = prepare_split(whole, model, request.conditions, folder, may_reassociate)
                 if prepared is not None:
                     return BuiltTiles(current, model, prepared)
-                exposed = ExposedTiles(current.view, model, current.parts, may_reassociate)
                 with self.task.clock.running():
-                    culprit = find_culprit(exposed, whole, request.conditions, folder)
+                    culprit = self._culprit(current, model, folder)
             if culprit is not None:
-                self.proposer.forbid(current, culprit)
-            elif not self.proposer.forbid_fills():
+                self._forbid(current, culprit)
+            elif not self._joins(current):
                 return None
             if aim is None:
                 return None
             others = (self.propose_needy if proposal.form == "needy" else self.propose)(int(self.free_bytes * aim))
             current = next((other for other in others if other.form == proposal.form), None)
         return None
+
+    def _culprit(self, proposal: SplitProposal, model: Any, folder: Path) -> str | None:
+        """The name of the first op of a proposal whose tiles have other bits; of items that are apart, theirs first."""
+        whole, request, apart = self.task.whole.prepared, self.task.request, proposal.apart
+        may_reassociate = request.splits.allow_reassociation
+        exposed = [ExposedTiles(proposal.view, model, proposal.parts, may_reassociate)]
+        if apart is not None:
+            items = ExposedTiles(apart.whole.view, apart.model, (apart.region,), may_reassociate)
+            exposed = [items, replace(exposed[0], before=apart.model)]
+        for each in exposed:
+            culprit = find_culprit(each, whole, request.conditions, folder)
+            if culprit is not None:
+                return each.view.graph.ops[culprit].name
+        return find_fused(model, folder / REFERENCE)
+
+    def _forbid(self, proposal: SplitProposal, culprit: str) -> None:
+        """Never cut an op again; items are put apart anew where they cannot be cut there either."""
+        apart, item_proposer = proposal.apart, None if proposal.apart is None else self.item_proposer
+        if apart is None or item_proposer is None:
+            self.proposer.forbid(culprit)
+        elif any(culprit == op.name for op in apart.cast.view.graph.ops):
+            item_proposer.forbid(culprit)
+        else:
+            self.uncut_items.add(culprit)
+            self.item_proposers.clear()
+
+    def _joins(self, proposal: SplitProposal) -> bool:
+        """Join tiles of such proposals from now on; False if that is so already."""
+        item_proposer = None if proposal.apart is None else self.item_proposer
+        return (item_proposer or self.proposer).forbid_fills()
 
     def record(self, proposal: SplitProposal) -> Splitting:
         """What a plan file says of a split."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Literal
 
@@ -205,12 +205,12 @@ class Splitting(msgspec.Struct, frozen=True):
 def regions_of_ops(splitting: Splitting, graph: Graph) -> tuple[int | None, ...]:
     """Per op of the split graph, the number of the region whose tiles it belongs to; None for ops that stayed whole.
 
-    Tiles of an op are called `OP/tile_T`. Other new ops (slices, joins, views) have other names and belong to the
-    nearest tiles they exchange tensors with.
+    Tiles of an op are called `OP/tile_T`, tiles of a tile `OP/tile_T/tile_U`. Other new ops (slices, joins, views) have
+    other names and belong to the nearest tiles they exchange tensors with.
     """
     owner = {op: number for number, region in enumerate(splitting.regions) for op in region.ops}
     whole = {cost.name for cost in splitting.whole_profile.ops}
-    found = [owner.get(op.name if op.name in whole else op.name.rpartition("/tile_")[0]) for op in graph.ops]
+    found = [owner.get(_whole_name(op.name, whole)) for op in graph.ops]
     # By op, those that read what it makes, or make what it reads.
     touching: dict[int, list[int]] = defaultdict(list)
     for number, reader in enumerate(graph.ops):
@@ -230,3 +230,10 @@ def regions_of_ops(splitting: Splitting, graph: Graph) -> tuple[int | None, ...]
             found[op] = region
         frontier = list(reached)
     return tuple(found)
+
+
+def _whole_name(name: str, whole: Collection[str]) -> str:
+    """The name of the whole op that an op is, or is a tile of; another name where it is neither."""
+    while name not in whole and "/tile_" in name:
+        name = name.rpartition("/tile_")[0]
+    return name

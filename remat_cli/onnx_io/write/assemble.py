@@ -180,6 +180,16 @@ def declare(model: ir.Model, shapes: Mapping[str, tuple[int | str | None, ...]])
                 value.shape = ir.Shape(shapes[value.name])
 
 
+def without_shapes(model: ir.Model) -> ir.Model:
+    """A copy in which nothing is said of the shapes of what ops make, but of outputs of the model."""
+    copy = model.clone()
+    for node in copy.graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = None
+    return copy
+
+
 def element_types(types: Mapping[str, TensorType]) -> dict[str, ir.TypeProtocol]:
     """The onnx-ir type of each tensor."""
     return {name: ir.TensorType(DATA_TYPES[kind.dtype]) for name, kind in types.items()}

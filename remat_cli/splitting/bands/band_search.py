@@ -13,7 +13,7 @@ from itertools import product
 
 from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again, waited_for_again
-from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops
+from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops, most_cut
 from remat_cli.splitting.bands.demands import UncutOp, band_works
 from remat_cli.splitting.bands.items import item_axes, item_bandings, light_sums
 from remat_cli.splitting.bands.lowering import lower
@@ -27,6 +27,7 @@ from remat_cli.splitting.recast.resize import resizes_apart
 from remat_cli.splitting.recast.shifts_flat import rows_apart
 from remat_cli.splitting.rules.conv_channels import ITEMS
 from remat_cli.splitting.tiles.estimate import Estimate, estimate, piece_bytes
+from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.schedule import in_order
 from remat_cli.splitting.tiles.search import TILE_COUNTS, SplitLimits
 from remat_cli.splitting.tiles.steps import CutStep, FillStep, JoinStep, Step, results_of
@@ -295,15 +296,23 @@ class BandSearch:
         uncut = frozenset(names[name] for name in self.forbidden if name in names)
         taken = {op: cost.workspace_bytes for op, cost in enumerate(cast.costs)}
         workspaces = {op: count for op, count in taken.items() if count >= rules.least_bytes}
+        most_tiles = dict[int, int]()
         for _ in range(MOST_UNCUT):
-            here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces)
+            here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces, most_tiles=most_tiles)
             banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
             if not (banding.group or cast.origin):
                 return None
             found = self._judged(cast, rules, size, banding)
             if not isinstance(found, UncutOp):
                 return found
-            uncut |= {found.op}
+            # in fewer tiles, of its own, if it has its bits then; else whole
+            axis, tiles = banding.axis[found.op], banding.tiles[banding.group[found.op]]
+            fewer = 0 if found.op in most_tiles or axis == SUMMED else most_cut(cast.view, found.op, axis, tiles)
+            most_tiles = {op: most for op, most in most_tiles.items() if op != found.op}
+            if fewer:
+                most_tiles[found.op] = fewer
+            else:
+                uncut |= {found.op}
         return None
 
     def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:

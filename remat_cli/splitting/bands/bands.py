@@ -9,12 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 from remat_cli.base.present import present
 from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.splitting.rules.conv_channels import CHANNELS, ITEMS, SPATIAL
-from remat_cli.splitting.tiles.op_view import SUMMED, Slab
+from remat_cli.splitting.tiles.op_view import SUMMED, Slab, tile_bounds
 from remat_cli.splitting.tiles.view import ModelView
 
 Lean = Literal["rows", "outer"]  # which axis is cut where several would do
@@ -44,6 +45,7 @@ class BandRules:
 
     Tensors in `also` count as large whatever their size; outputs of the model do not where `spares_outputs`: they have
     to be whole at last. `workspaces` are the bytes that ops take while they run, by op id, where those are as many.
+    `most_tiles` are the most into which some ops can be cut, by op id: they do not run beside what they read.
     """
 
     least_bytes: int
@@ -53,6 +55,7 @@ class BandRules:
     also: frozenset[str] = frozenset()
     spares_outputs: bool = False
     workspaces: Mapping[int, int] = field(default_factory=dict, hash=False)
+    most_tiles: Mapping[int, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: Band
     Fusion groups get as few tiles as make bands of their largest tensor of at most that size, at most `most_tiles`.
     """
     axis = _Labels(view, tuple(order), rules).found()
-    groups = _fusion_groups(view, axis, rules.workspaces)
+    groups = _fusion_groups(view, axis, rules)
     group = {op: number for number, ops in enumerate(groups) for op in ops}
     tiles = []
     for ops in groups:
@@ -82,7 +85,8 @@ def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: Band
         ]
         largest_bytes, extent = max(sizes)
         most_bytes = size.crossing_bytes if _reads_across(view, axis, ops) else size.bytes
-        wanted = max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent))
+        bearable = min((rules.most_tiles[op] for op in ops if op in rules.most_tiles), default=most_tiles)
+        wanted = max(2, min(-(-largest_bytes // max(1, most_bytes)), most_tiles, extent, bearable))
         tiles.append(even_tiles(view, axis, ops, wanted))
     return Banding({op: axis[op] for op in group}, group, tuple(tiles))
 
@@ -294,7 +298,17 @@ def _preferred(rank: int, lean: Lean) -> tuple[int, ...]:
     return (*range(rows, rank), *reversed(range(rows)))
 
 
-def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping[int, int]) -> list[list[int]]:
+def most_cut(view: ModelView, op: int, axis: int, tiles: int) -> int:
+    """The most tiles, fewer than so many, into which an op can be cut; 0 where there are none."""
+    extent = view.extent(op, axis)
+    for count in range(min(tiles - 1, extent), 1, -1):
+        bounds = pairwise(tile_bounds(extent, count))
+        if all(view.slice(op, Slab(axis, *each)) is not None for each in bounds):
+            return count
+    return 0
+
+
+def _fusion_groups(view: ModelView, axis: Mapping[int, int], rules: BandRules) -> list[list[int]]:
     """Groups ops that hand bands to each other; an op alone is a group if it reads bands or needs much workspace."""
     linked: dict[int, set[int]] = defaultdict(set)
     takes_bands = set()
@@ -305,7 +319,7 @@ def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping
             if maker is None or maker not in axis:
                 continue
             takes_bands.add(op)
-            if axis[maker] == need:
+            if axis[maker] == need and op not in rules.most_tiles:
                 linked[op].add(maker)
                 linked[maker].add(op)
     groups: list[list[int]] = []
@@ -319,7 +333,7 @@ def _fusion_groups(view: ModelView, axis: Mapping[int, int], workspaces: Mapping
             group |= new
             frontier += new
         grouped |= group
-        if len(group) > 1 or group & takes_bands or not group.isdisjoint(workspaces):
+        if len(group) > 1 or group & takes_bands or not group.isdisjoint(rules.workspaces):
             groups.append(sorted(group))
     return groups
 

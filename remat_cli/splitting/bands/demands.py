@@ -13,6 +13,9 @@ from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
 
+JOINED_SHARE = 0.5  # of what an op reads and makes: so much at most may tiles hold that are made together for it
+
+
 @dataclass(frozen=True)
 class BandedOps:
     """What tiles do: by op its work per tile (None where nothing is left to make), and tensors that are joined.
@@ -119,9 +122,9 @@ class _Demands:
         return found if found == slabs or self._is_worth(op, found) else None
 
     def _is_worth(self, op: int, slabs: Sequence[Slab | None]) -> bool:
-        """Whether such slabs, for which others of the group make as much at once, are less than the op whole."""
+        """Whether such slabs, for which others of the group make as much at once, are far less than the op whole."""
         longest = max(slab.extent for slab in slabs if slab is not None) / self.view.extent(op, self.banding.axis[op])
-        return longest * self._largest[self.banding.group[op]] < self._bytes_around(op)
+        return longest * self._largest[self.banding.group[op]] <= JOINED_SHARE * self._bytes_around(op)
 
     @cached_property
     def _largest(self) -> Mapping[int, int]:

@@ -14,10 +14,15 @@ from remat_cli.splitting.tiles.view import ModelView
 MOST_SEEDS = 6  # inputs of the model that are tried as the one with a batch
 
 
-def item_axes(view: ModelView, order: Sequence[int], forbidden: Collection[int]) -> Mapping[int, int]:
-    """By op the axis along which it is cut by items, from that input of the model that leads furthest."""
+def item_axes(
+    view: ModelView, order: Sequence[int], forbidden: Collection[int], goes_on: bool = False
+) -> Mapping[int, int]:
+    """By op the axis along which it is cut by items, from that input of the model that leads furthest.
+
+    `goes_on`: items are cut anew behind an op that is forbidden, of what it makes whole.
+    """
     read = dict.fromkeys(name for op in order for name in view.reads[op] if _is_input(view, name))
-    ways = [_spread(view, order, seed, forbidden) for seed in islice(read, MOST_SEEDS)]
+    ways = [_spread(view, order, seed, forbidden, goes_on) for seed in islice(read, MOST_SEEDS)]
     best = max(ways, key=lambda axes: sum(_made_bytes(view, op) for op in axes), default={})
     # The same with ops on what is whole that only ops cut alike read: numbers of a mask are made tile by tile too.
     found = dict(best)
@@ -73,18 +78,21 @@ def _added_bytes(view: ModelView, op: int) -> int:
     return sum(view.tensors[name].size_bytes for name in dict.fromkeys(reads))
 
 
-def _spread(view: ModelView, order: Sequence[int], seed: str, forbidden: Collection[int]) -> dict[int, int]:
+def _spread(
+    view: ModelView, order: Sequence[int], seed: str, forbidden: Collection[int], goes_on: bool
+) -> dict[int, int]:
     """Labels from one input on; other inputs are cut as what is read beside them asks."""
     known, found = {seed: 0}, dict[int, int]()
     for op in order:
         reads = [name for name in view.reads[op] if name in known]
-        if not reads or op in forbidden:
+        if not reads or (op in forbidden and not goes_on):
             continue
         for axis in (*range(len(view.ops[op].output_shape)), SUMMED):
             needs = axes_read(view, op, axis) if view.extent(op, axis) > 1 else None
             read = {} if needs is None else dict(zip(view.reads[op], needs, strict=True))
             if read and all(read[name] == known[name] for name in reads):
-                found[op] = axis
+                if op not in forbidden:
+                    found[op] = axis
                 known.update({name: need for name, need in read.items() if need is not None and _is_input(view, name)})
                 if axis != SUMMED:
                     known.update({name: axis for name in view.makes[op] if name})

@@ -20,7 +20,7 @@ from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, element_types
 from remat_cli.splitting.rules.record import LayoutKind
-from remat_cli.splitting.tiles.view import ModelView, view_model
+from remat_cli.splitting.tiles.view import ModelView
 
 Found = TypeVar("Found")
 
@@ -195,7 +195,7 @@ class Rewrite:
         graph = Graph(tuple(ops), graph.tensors, graph.weights)
         number = {op.name: index for index, op in enumerate(graph.ops)}
         return Recast(
-            view_model(model, graph, view.channel_block, view.threads, view.may_reassociate, view.own_threads),
+            view.of_other(model, graph),
             tuple(number[draft.name] for draft in drafts),
             tuple(self.costs[op.name] for op in graph.ops),
             self.origin,

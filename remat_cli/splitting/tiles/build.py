@@ -1,6 +1,6 @@
 """From a model and its tiled regions to the split model, the order of its tiles, and where its sums may differ."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -45,12 +45,19 @@ def split_model(view: ModelView, order: Sequence[int], regions: Sequence[TiledRe
 
     `order` are all op ids in a topological order in which the ops of a region stand together.
     """
+    return split_with_types(view, order, regions)[0]
+
+
+def split_with_types(
+    view: ModelView, order: Sequence[int], regions: Sequence[TiledRegion]
+) -> tuple[ir.Model, Mapping[str, TensorType]]:
+    """The same with the type of each value that its ops make."""
     writer = _Writer(view, names_in(view.model))
     drafts = tuple(writer.drafts(order, regions))
     parts = Parts(view.model, interface_of(view.model), writer.weights, element_types(writer.types))
     model = assemble(parts, drafts)
     declare(model, {name: kind.shape for name, kind in writer.types.items()})
-    return model
+    return model, writer.types
 
 
 @dataclass
@@ -123,6 +130,7 @@ class _Writer:
             makes=tuple("" if piece is None else piece.name for piece in step.makes),
             source=node,
             changed=tuple(ir.convenience.convert_attributes(step.work.sliced.attributes)),
+            # a tile of a tile is one of the same whole op
             notes=((SPLIT_OF, node.metadata_props.get(SPLIT_OF, node.name or "")), (TILE, str(step.tile))),
         )
 

@@ -61,7 +61,7 @@ def estimate(
     memory = _Memory(view, steps, dying, lasting)
     peak, time_ns = 0, 0
     for index, step in enumerate(steps):
-        peak = max(peak, memory.held_during(index, _workspace(step, view, costs)))
+        peak = max(peak, memory.held_during(index, workspace_of(step, view, costs)))
         time_ns += step_time_ns(step, view, costs)
     return Estimate(peak, time_ns, sum(costs[op].time_ns for op in ops))
 
@@ -81,7 +81,7 @@ def held_at_peaks(
     What is held goes by the name of the last value that was written into it.
     """
     memory = _Memory(view, steps, frozenset(), lasting)
-    held = [memory.held_during(index, _workspace(step, view, costs)) for index, step in enumerate(steps)]
+    held = [memory.held_during(index, workspace_of(step, view, costs)) for index, step in enumerate(steps)]
     least, tops, is_high = share * max(held), [], False
     for index, count in enumerate(held):
         if count >= least and not is_high:
@@ -93,7 +93,7 @@ def held_at_peaks(
     memory, wanted = _Memory(view, steps, frozenset(), lasting), set(tops)
     for index, step in enumerate(steps):
         before = dict.fromkeys(memory.until) if index in wanted else {}
-        memory.held_during(index, _workspace(step, view, costs))
+        memory.held_during(index, workspace_of(step, view, costs))
         if index in wanted:
             held_then = before | dict.fromkeys(memory.storage[piece.name] for piece in results_of(step))
             found.append((index, {memory.carried[name]: memory.size[name] for name in held_then}))
@@ -212,7 +212,8 @@ def _share(step: RunStep, view: ModelView) -> float:
     return slab.extent / max(1, view.extent(step.work.op, slab.axis))
 
 
-def _workspace(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
+def workspace_of(step: Step, view: ModelView, costs: Sequence[OpCost]) -> int:
+    """Bytes that a step takes for itself: its share of what its op takes."""
     if isinstance(step, WholeStep):
         return costs[step.op].workspace_bytes
     if not isinstance(step, RunStep) or not costs[step.work.op].workspace_bytes:

@@ -64,7 +64,8 @@ class OpView:
     is the most threads that may share an op: bits hold for any number up to it, but for ops that share out packets of
     elements, for which they hold with `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in
     another order than the whole, and zeros may have the other sign. `defaults` tells which constants are inputs of the
-    model too, so that a caller may give others.
+    model too, so that a caller may give others. `at_one_size`: it will run at these sizes only, so that a shape that is
+    computed from sizes is as well said.
     """
 
     node: ir.Node
@@ -76,6 +77,7 @@ class OpView:
     may_reassociate: bool = False
     own_threads: int = MOST_THREADS
     defaults: tuple[bool, ...] = ()
+    at_one_size: bool = False
 
     @property
     def key(self) -> tuple[str, str]:

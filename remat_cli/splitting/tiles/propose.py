@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+import msgspec
+
 from remat_cli.base.clock import endless
 from remat_cli.core.schedule.splits import Region, RegionFacts
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.told_names import OWN_NAMES, ToldNames
 from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
+from remat_cli.splitting.bands.items_apart import ItemsApart
 from remat_cli.splitting.tiles.estimate import step_time_ns
 from remat_cli.splitting.tiles.obstacle import SplitObstacle, explain
 from remat_cli.splitting.tiles.search import Proposal, SplitLimits, SplitSearch
@@ -33,7 +36,8 @@ class SplitProposal:
     """A splitting that should fit `target_bytes`: the steps in `parts`, and what they do to which ops.
 
     Ids of ops in the steps are those of `view`, whose ops go in `order`. `peak_bytes` is of the whole run; that and the
-    target leave the fixed part out. `key` tells proposals apart.
+    target leave the fixed part out. `key` tells proposals apart. Where `apart` is given, the steps are those of
+    that model, and regions tell the whole ops.
     """
 
     form: SplitForm
@@ -46,13 +50,15 @@ class SplitProposal:
     added_ns: int
     target_bytes: int
     key: object
+    apart: ItemsApart | None = None
 
 
 @dataclass
 class SplitProposer:
     """Proposes splittings of one model for many budgets; `fixed_bytes` are held beside everything in reports.
 
-    `banding_seconds` have gone into the search for bands. No proposal takes more seconds than are `left`.
+    `banding_seconds` have gone into the search for bands. No proposal takes more seconds than are `left`. `apart` says
+    what the model was made of, where that is one whose items are apart.
     """
 
     timeline: TensorTimeline
@@ -63,9 +69,14 @@ class SplitProposer:
     forbidden: frozenset[str] = frozenset()
     banding_seconds: float = 0.0
     left: Callable[[], float] = endless
+    apart: ItemsApart | None = None
 
     def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """Proposes what fits `free_bytes` (fixed part left out): at most one of each form, likely cheaper first."""
+        found = self._proposed(free_bytes, most_seconds)
+        return found if self.apart is None else tuple(of_items(each, self.apart, self.costs) for each in found)
+
+    def _proposed(self, free_bytes: int, most_seconds: float) -> tuple[SplitProposal, ...]:
         ends = time.monotonic() + min(most_seconds, self.left())
         regions = self._regions.propose(free_bytes, min(most_seconds, self.left()))
         found = [] if regions is None else [self._of_regions(regions, "regions")]
@@ -100,9 +111,8 @@ class SplitProposer:
         """What stands in the way of `free_bytes`, after a search; `floor_op` is what whole ops cannot do without."""
         return explain(self.timeline, self._regions.stuck, floor_op, free_bytes, self._bands.smallest, names)
 
-    def forbid(self, proposal: SplitProposal, op: int) -> None:
+    def forbid(self, name: str) -> None:
         """Never cut an op of a proposal from now on, nor what it stands for."""
-        name = proposal.view.graph.ops[op].name
         self.forbidden |= {name}
         numbers = {each.name: number for number, each in enumerate(self.timeline.view.graph.ops)}
         found = self.limits.forbidden | ({numbers[name]} if name in numbers else frozenset())
@@ -218,3 +228,66 @@ class SplitProposer:
             time_after_ns=after,
         )
         return region, facts
+
+
+def of_items(proposal: SplitProposal, apart: ItemsApart, costs: Sequence[OpCost]) -> SplitProposal:
+    """A splitting of a model whose items are apart, told in the names of the whole one: its items, then what is cut."""
+    view, axis = apart.whole.view, apart.axis
+    made = [(name, axis[op]) for op in apart.whole.order if op in axis for name in view.makes[op] if name]
+    inside = {name for name, _ in made if set(view.readers[name]) <= set(axis) and not view.tensors[name].kept}
+    exits = [(name, along) for name, along in made if name not in inside] or made[-1:]
+    items = Region(
+        ops=tuple(view.graph.ops[op].name for op in apart.whole.order if op in axis),
+        exits=tuple(name for name, _ in exits),
+        axes=tuple(along for _, along in exits),
+        tiles=apart.items,
+    )
+    before, after = (sum(cost.time_ns for cost in each) for each in (apart.whole.costs, costs))
+    told = RegionFacts(
+        extent=view.tensors[exits[0][0]].shape[exits[0][1]],
+        halo_percent=100 * (after - before) / max(1, before),
+        peak_before_bytes=max((facts.peak_before_bytes for facts in proposal.facts), default=proposal.peak_bytes),
+        peak_after_bytes=max((facts.peak_after_bytes for facts in proposal.facts), default=proposal.peak_bytes),
+        time_before_ns=before,
+        time_after_ns=after,
+    )
+    # what is cut of several items is told once
+    inner = dict[tuple[str, ...], tuple[Region, RegionFacts]]()
+    for region, facts in zip(proposal.regions, proposal.facts, strict=True):
+        named = _of_whole(region, apart)
+        before_it = inner.get(named.ops)
+        inner[named.ops] = (named, facts) if before_it is None else _both(before_it, (named, facts))
+    return replace(
+        proposal,
+        regions=(items, *(region for region, _ in inner.values())),
+        facts=(told, *(facts for _, facts in inner.values())),
+        added_ns=proposal.added_ns + after - before,
+        key=("items", proposal.key),
+        apart=apart,
+    )
+
+
+def _both(one: tuple[Region, RegionFacts], other: tuple[Region, RegionFacts]) -> tuple[Region, RegionFacts]:
+    """A region and its facts where two items are cut by it, one after the other; the most tiles of both."""
+    (region, facts), (others, more) = one, other
+    before, after = facts.time_before_ns + more.time_before_ns, facts.time_after_ns + more.time_after_ns
+    both = RegionFacts(
+        extent=facts.extent,
+        halo_percent=100 * (after - before) / max(1, before),
+        peak_before_bytes=max(facts.peak_before_bytes, more.peak_before_bytes),
+        peak_after_bytes=max(facts.peak_after_bytes, more.peak_after_bytes),
+        time_before_ns=before,
+        time_after_ns=after,
+    )
+    return max(region, others, key=lambda each: each.tiles), both
+
+
+def _of_whole(region: Region, apart: ItemsApart) -> Region:
+    """A region of the model whose items are apart, in the names of the whole model."""
+    origin, tensor_of = apart.cast.origin, apart.tensor_of
+    return msgspec.structs.replace(
+        region,
+        ops=tuple(dict.fromkeys(origin.get(name, name) for name in region.ops)),
+        exits=tuple(tensor_of.get(name, name) for name in region.exits),
+        kept=tuple(sorted({tensor_of.get(name, name) for name in region.kept})),
+    )

@@ -24,6 +24,7 @@ LONGEST_REGION = 120  # ops; longer ones are mostly halo
 TILE_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
 SHARED_SHARE = 0.01  # of what is free: a constant of so many bytes is cut alike wherever it is cut
 NEAREST = 4  # cuts tried on either side of what does not fit, whatever their width
+MORE_RUNS = 3  # of steps that do not fit, which one region may take in where nothing else is found
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class SplitSearch:
         `stuck` is then the position of the step that neither fits nor lies in any region that does.
         """
         self.ends = time.monotonic() + min(self.limits.seconds, most_seconds)
-        path = self._shortest_path(free_bytes)
+        path = self._shortest_path(free_bytes, 0)
+        if path is None:
+            path = self._shortest_path(free_bytes, MORE_RUNS)
         if path is None:
             return None
         regions = []
@@ -133,12 +136,12 @@ class SplitSearch:
             found |= {name for name, need in zip(names, needs, strict=False) if need and name in weights}
         return {name for name in found if weights[name] >= least_bytes}
 
-    def _shortest_path(self, free_bytes: int) -> tuple[SplitCandidate, ...] | None:
+    def _shortest_path(self, free_bytes: int, more_runs: int) -> tuple[SplitCandidate, ...] | None:
         memory = self.timeline.memory_bytes
         count = len(memory)
         best: list[tuple[int, tuple[SplitCandidate, ...]] | None] = [None] * (count + 1)
         best[0] = (0, ())
-        ends = self._ends(free_bytes)
+        ends = self._ends(free_bytes, more_runs)
         for position in range(count):
             here = best[position]
             if here is None:
@@ -153,11 +156,11 @@ class SplitSearch:
         self.stuck = next((at for at in range(reached, count) if memory[at] > free_bytes), None)
         return None if last is None else last[1]
 
-    def _ends(self, free_bytes: int) -> Mapping[int, tuple[int, ...]]:
+    def _ends(self, free_bytes: int, more_runs: int) -> Mapping[int, tuple[int, ...]]:
         """By start, the ends of regions worth trying: around every run of steps that do not fit, at narrow cuts.
 
         Further out only cuts narrower than all nearer ones are tried: a longer region costs more, and may pay only
-        by a smaller boundary.
+        by a smaller boundary; and those just behind so many further runs, between which a step or two fit.
         """
         widths, memory = self.timeline.width_bytes, self.timeline.memory_bytes
         around = [*widths[:1], *widths, *widths[-1:]]
@@ -171,7 +174,13 @@ class SplitSearch:
             for start in sorted(_nearest_and_lowest(tuple(group)[::-1], widths)):
                 end = bisect_right(narrow, start + LONGEST_REGION)
                 after = narrow[bisect_right(narrow, first) : end]
-                found[start] = tuple(sorted({*_nearest_and_lowest(after, widths), *narrow[beyond:end][:2]}))
+                near, run = {*_nearest_and_lowest(after, widths), *narrow[beyond:end][:2]}, fitting[first]
+                for _ in range(more_runs):
+                    if critical[run] == len(memory):
+                        break
+                    run = fitting[critical[run]]
+                    near.update(narrow[bisect_left(narrow, run) : end][:2])
+                found[start] = tuple(sorted(near))
         return found
 
     def _cheapest(self, start: int, stop: int, free_bytes: int) -> SplitCandidate | None:

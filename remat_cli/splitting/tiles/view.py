@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import onnx_ir as ir
@@ -46,7 +46,7 @@ class ModelView:
 
     `channel_block` is how many channels the CPU's blocked layout keeps together (1: the model has no such layout),
     `threads` the most threads that an op will run on, `own_threads` those of the sessions whose bits count. With
-    `may_reassociate` slabs need not have the bits of the whole.
+    `may_reassociate` slabs need not have the bits of the whole. `at_one_size`: it will run at these sizes only.
     """
 
     model: ir.Model
@@ -55,7 +55,13 @@ class ModelView:
     threads: int = MOST_THREADS
     may_reassociate: bool = False
     own_threads: int = MOST_THREADS
+    at_one_size: bool = False
     _slices: dict[tuple[int, int, int, int], Sliced | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def of_other(self, model: ir.Model, graph: Graph) -> ModelView:
+        """A view of another model, for the same sessions and sizes."""
+        found = view_model(model, graph, self.channel_block, self.threads, self.may_reassociate, self.own_threads)
+        return replace(found, at_one_size=self.at_one_size)
 
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -79,6 +85,7 @@ class ModelView:
                 may_reassociate=self.may_reassociate,
                 own_threads=self.own_threads,
                 defaults=tuple(value is not None and value.name in given for value in node.inputs),
+                at_one_size=self.at_one_size,
             )
             for node in self.nodes
         )
