@@ -459,6 +459,25 @@ def test_products_stay_apart_from_sums_in_a_loop_where_the_runtime_knows_no_shap
         assert whole.tobytes() == ours.tobytes()
 
 
+def test_products_are_scaled_apart_in_a_loop_by_what_outside_is_computed_from_a_shape():
+    """The runtime would make the square root of a length that it knows part of the product, which has other bits."""
+    build = Build()
+    queries = build.op("MatMul", "x", build.normal(48, 48))
+    length = build.op("Slice", build.op("Shape", queries), build.weight([-1]), build.weight([9]))
+    root = build.op("Sqrt", build.op("Sqrt", build.op("Cast", length, to=TensorProto.FLOAT)))
+    keys = build.op("Mul", build.op("Transpose", "x", perm=[0, 2, 1]), root)
+    scores = build.op("MatMul", build.op("Mul", queries, root), keys)
+    model = build.model(("b", "n", 48), build.op("MatMul", build.op("Softmax", scores, axis=-1), "x"))
+    ranges = SizeFamily((SizeRange("b", 1, 4), SizeRange("n", 1, 64)))
+    looped = LoopedModel(model, ranges, along_batch=True)
+    assert {"Cast", "Sqrt"}.isdisjoint(looped.cut)
+    written = loops(looped.sized, looped.regions, [Tiling(1) for _ in looped.regions]).model
+    sessions = [ort.InferenceSession(to_bytes(each)) for each in (looped.named, written)]
+    for sizes in ({"b": 4, "n": 64}, {"b": 1, "n": 1}, {"b": 3, "n": 40}):
+        whole, ours = (session.run(None, looped.feeds(sizes))[0] for session in sessions)
+        assert whole.tobytes() == ours.tobytes()
+
+
 def test_what_only_a_loop_reads_is_made_in_it_where_what_that_is_made_of_is_kept_anyway():
     """Four channels are read again behind the loop: what is made of them, as large, need not be whole beside them."""
 
