@@ -198,7 +198,8 @@ class Loops:
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
             large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
         dims, types = {**dims, **picked.dims}, {**types, **picked.types}
-        apart = with_ops_apart(self._view(picked.model, types), dims, self._known_costs, int(least_bytes))
+        view = self._view(picked.model, types)
+        apart = with_ops_apart(view, dims, self._known_costs, int(least_bytes), self._family.least)
         dims, types = {**dims, **apart.dims}, {**types, **apart.types}
         opened = with_open_shapes(apart.model, dims, self._family, large)
         types = {**types, **opened.types}
