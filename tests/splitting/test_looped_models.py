@@ -21,6 +21,7 @@ from remat_cli.splitting.loops.loop_bits import Tiling, refusal
 from remat_cli.splitting.loops.loop_estimate import LAUNCH_NS, LoopEstimate
 from remat_cli.splitting.loops.loop_regions import find_loops
 from remat_cli.splitting.loops.loops import looped as loops
+from remat_cli.splitting.loops.tile_bytes import tile_bytes
 from tests.helpers import NOWHERE, to_bytes
 from tests.splitting.looped_model import LoopedModel, session_of
 
@@ -552,6 +553,22 @@ def test_few_rows_of_products_cost_more_time_than_whole_items():
     launches = [4 * len(item.ops), 4 * len(row.ops), 8 * len(row.ops)]  # of twelve items, of 24 rows
     slower = [each - count * LAUNCH_NS for each, count in zip(extra, launches, strict=True)]
     assert slower[0] == 0 < slower[1] < slower[2]
+
+
+def test_what_a_convolution_takes_for_itself_is_the_same_for_one_item_as_for_all():
+    build = Build()
+    spread = build.op("ConvTranspose", build.op("Relu", "x"), build.normal(8, 8, 4), strides=[2])
+    model = LoopedModel(build.model(("b", 8, 32), build.op("Abs", spread)), SizeFamily((RANGES["b"],)), 0, True)
+    (region,) = model.regions
+    ops = model.sized.view.graph.ops
+    assert {ops[op].op_type for op in region.ops} >= {"Relu", "ConvTranspose"}
+    taken = {"ConvTranspose": 100_000, "Abs": 12_000}
+    profile = Profile(
+        "cpu", "", NOWHERE, tuple(OpCost(op.name, 1, workspace_bytes=taken.get(op.op_type, 0)) for op in ops), 0, 0
+    )
+    held = tile_bytes(model.sized, region, Tiling(1), sorted(region.ops), profile)
+    item = 4 * 8 * (32 + 66)  # what it reads and makes
+    assert held == 100_000 + item
 
 
 @pytest.mark.parametrize("parts", [2, 4])

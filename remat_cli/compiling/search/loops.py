@@ -392,8 +392,9 @@ class Loops:
         return None if best is None or best.peak_bytes >= self.task.question.baseline.peak else best
 
     def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
-        """So many tiles, or the most below that are not refused."""
-        counts = (tiles >> halved for halved in range(tiles.bit_length() - 1))
+        """So many tiles, or the most below that are not refused, of halves and of three quarters."""
+        halves = (tiles >> halved for halved in range(tiles.bit_length() - 1))
+        counts = (count for half in halves for count in (half, half * 3 // 4) if count > 1)
         return next((found for count in counts if (found := self._tiling(region, count)) is not None), None)
 
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
