@@ -41,8 +41,12 @@ def built(op="MatMul", read=(48,), made=(64,), matrices=1, ends=("y",), added=No
         helper.make_node("Reshape", ["x", "flat"], ["list"], "lay"),
     ]
     for number_ in range(matrices):
-        reads = ["list", *(name for name, _ in numbers)]
-        nodes.append(helper.make_node(op, reads, [f"p{number_}"], f"product{number_}", **attributes))
+        reads, made_ = ["list", *(name for name, _ in numbers)], [f"p{number_}"]
+        if added is not None and op == "MatMul":
+            nodes.append(helper.make_node(op, reads[:2], ["m"], "matrix"))
+            nodes.append(helper.make_node("Add", [reads[2], "m"], made_, f"product{number_}"))
+        else:
+            nodes.append(helper.make_node(op, reads, made_, f"product{number_}", **attributes))
         nodes.append(helper.make_node("Reshape", [f"p{number_}", "folded"], [f"f{number_}"], f"fold{number_}"))
     nodes += [helper.make_node("Relu", ["f0"], ["y"], "relu"), helper.make_node("Relu", ["list"], ["z"], "other")]
     nodes = nodes if "z" in ends else nodes[:-1]
@@ -56,7 +60,7 @@ def built(op="MatMul", read=(48,), made=(64,), matrices=1, ends=("y",), added=No
     types = {}
     for number_ in range(matrices):
         dims |= {f"p{number_}": (ROWS, number(columns)), f"f{number_}": (BATCH, SEQ, *map(number, made))}
-        types[f"product{number_}"] = (TensorType("float", (240, columns)),)
+        types[f"product{number_}"] = types["matrix"] = (TensorType("float", (240, columns)),)
         types[f"fold{number_}"] = (TensorType("float", (6, 40, *made)),)
     return model, dims, types | {"lay": (TensorType("float", (240, rows)),)}
 
@@ -85,12 +89,12 @@ def test_a_product_keeps_its_lengths_and_bits(op, read, made):
 
 
 @pytest.mark.parametrize("added", [(64,), (1, 64), (1,), ()], ids=str)
-@pytest.mark.parametrize("read", [(48,), (256,)], ids=str)
-def test_what_a_gemm_adds_is_added_behind_the_product(read, added):
-    model, dims, types = built("Gemm", read, added=added, transB=1)
+@pytest.mark.parametrize(("op", "read"), [("Gemm", (48,)), ("Gemm", (256,)), ("MatMul", (48,)), ("MatMul", (256,))])
+def test_what_a_dense_layer_adds_is_added_behind_the_product(op, read, added):
+    model, dims, types = built(op, read, added=added, **({"transB": 1} if op == "Gemm" else {}))
     found = without_flattening(model, dims, types, MOST)
     assert [node.op_type for node in found.model.graph] == ["MatMul", "Add", "Relu"]
-    assert set(found.model.graph.initializers) >= {"w/turned", "c"}
+    assert set(found.model.graph.initializers) >= {"w/turned" if op == "Gemm" else "w", "c"}
     made = {value.name for node in found.model.graph for value in node.outputs[:1] if node.op_type != "Relu"}
     assert [found.dims[name] for name in made] == [(BATCH, SEQ, number(64))] * 2
     for batch, seq in ((6, 40), (1, 1), (2, 1), (5, 13)):
@@ -132,6 +136,8 @@ def test_a_list_that_others_read_stays_for_them():
         {"op": "Gemm", "alpha": 0.5},
         {"op": "Gemm", "beta": 0.5, "added": (64,)},
         {"op": "Gemm", "added": (240, 64)},
+        {"added": (240, 64)},
+        {"added": (64,), "read": (300,)},
         {"op": "Gemm", "transA": 1},
         {"ends": ("p0",)},
     ],

@@ -36,7 +36,7 @@ MATRIX, ADDED = 1, 2
 class Flattened:
     """A product between two Reshapes: `lengths` are the leading ones, which stay, and `columns` of its matrix.
 
-    `is_turned`: the matrix is stored transposed.
+    `is_turned`: the matrix is stored transposed. `added`: what a Gemm, or an Add behind, adds to each row.
     """
 
     laid: ir.Node
@@ -45,6 +45,7 @@ class Flattened:
     lengths: tuple[Dim, ...]
     columns: tuple[int, int]
     is_turned: bool
+    added: ir.Value | None
 
 
 def without_flattening(
@@ -112,11 +113,12 @@ def _flattened(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Flattened 
     rows, columns = dims_of(matrix.const_value)[:: -1 if is_turned else 1]
     if node.op_type == "Gemm" and matrix.const_value.dtype != ir.DataType.FLOAT:
         return None  # its kernels of other types are not those of MatMul
-    if (added := _added(node)) is not None and not (rows <= PACKED_RUN and _is_for_columns(added, columns)):
+    added, listed = node.inputs[ADDED] if len(node.inputs) > ADDED else None, node.inputs[0]
+    laid, folded = None if listed is None else listed.producer(), _only_reader(node)
+    if added is None and folded is not None and (added := _bias(folded, node)) is not None:
+        folded = _only_reader(folded)
+    if added is not None and not (rows <= PACKED_RUN and _is_for_columns(added, columns)):
         return None
-    listed, made = node.inputs[0], node.outputs[0]
-    laid, uses = None if listed is None else listed.producer(), tuple(made.uses())
-    folded = uses[0].node if len(uses) == 1 and not made.is_graph_output() else None
     if not (_is_reshape(laid) and _is_reshape(folded)) or laid is None or folded is None:
         return None
     values = (laid.inputs[0], listed, folded.outputs[0])
@@ -129,22 +131,31 @@ def _flattened(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Flattened 
         lengths = lengths[:-1]
     rest = (*before[len(lengths) :], *after[len(lengths) :])
     is_whole = product_of(lengths) == product_of(flat[:1]) and not any(dim.terms or dim == Dim() for dim in rest)
-    found = Flattened(laid, node, folded, lengths, (rows, columns), is_turned)
+    found = Flattened(laid, node, folded, lengths, (rows, columns), is_turned, added)
     return found if is_whole and len(lengths) > 1 else None
 
 
 def _parts(graph: ir.Graph, found: Flattened) -> list[tuple[str, ir.Value]]:
     """The ops that a product is, each with what it reads beside the result before it."""
-    matrix, added = present(found.product.inputs[MATRIX], "what is multiplied with"), _added(found.product)
+    matrix, added = present(found.product.inputs[MATRIX], "what is multiplied with"), found.added
     if found.is_turned:
         stored = present(matrix.const_value, "a matrix that is constant").numpy()
         matrix = weight_in(graph, f"{matrix.name}/turned", np.ascontiguousarray(stored.T))
     return [("MatMul", matrix), *([] if added is None else [("Add", added)])]
 
 
-def _added(node: ir.Node) -> ir.Value | None:
-    """What an op adds to the product."""
-    return node.inputs[ADDED] if len(node.inputs) > ADDED else None
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    """The one op that reads what an op makes, if nothing else does."""
+    made = node.outputs[0]
+    uses = tuple(made.uses())
+    return uses[0].node if len(uses) == 1 and not made.is_graph_output() else None
+
+
+def _bias(node: ir.Node, product: ir.Node) -> ir.Value | None:
+    """What an op adds to a product, where it does just that: the runtime may make one op of both."""
+    if (node.domain, node.op_type) != ("", "Add"):
+        return None
+    return next((value for value in node.inputs if value is not None and value is not product.outputs[0]), None)
 
 
 def _is_for_columns(added: ir.Value, columns: int) -> bool:
