@@ -184,6 +184,31 @@ def test_models_under_old_operator_sets_list_tiles_too(tmp_path):
         assert original.run(None, feeds)[0].tobytes() == ours.run(None, feeds)[0].tobytes(), size
 
 
+def test_pictures_whose_channels_come_last_between_convolutions_run_in_rows(tmp_path):
+    """The runtime makes the Transposes part of what puts blocks of channels in order: rows are another axis there."""
+    nodes = [
+        node("Conv", ["x", "wa"], "a", pads=[1, 1, 1, 1]),
+        node("Transpose", ["a"], "last", perm=[0, 2, 3, 1]),
+        node("LayerNormalization", ["last", "wm", "ws"], "even"),
+        node("Transpose", ["even"], "first", perm=[0, 3, 1, 2]),
+        node("Conv", ["first", "wb"], "b", pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Conv", ["b", "wc"], "y"),
+    ]
+    weights = {"wa": (32, 3, 3, 3), "wm": (32,), "ws": (32,), "wb": (16, 32, 3, 3), "wc": (4, 16, 1, 1)}
+    path, written = saved(tmp_path / "model.onnx", nodes, weights, ["height", "width"]), tmp_path / "any.onnx"
+    dims = ("--dim", "height=8..160:8", "--dim", "width=8..64:8")
+    asked = ("--quiet", "--budget", "40%", *AT_ANY_PRICE, "--no-capped-run")
+    assert main(["compile", str(path), *asked, *dims, "-o", str(written)]) == 0
+    outside, everywhere = onnx.load(written).graph.node, all_ops(onnx.load(written).graph)
+    inside = [each for each in everywhere if each.name not in {op.name for op in outside}]
+    turned = {each.op_type for each in inside for a in each.attribute if a.name == "channels_last" and a.i}
+    assert turned == {"ReorderInput", "ReorderOutput"}
+    original, ours = (ort.InferenceSession(str(each)) for each in (path, written))
+    for at, size in enumerate([(160, 64), (8, 8), (80, 16), (160, 56), (152, 64)]):
+        feeds = {"x": np.random.default_rng(at).standard_normal((1, 3, *size)).astype(np.float32)}
+        assert original.run(None, feeds)[0].tobytes() == ours.run(None, feeds)[0].tobytes(), size
+
+
 def test_weights_are_there_once(compiled):
     def arrays(graph: onnx.GraphProto) -> int:
         inner = (arrays(a.g) for each in graph.node for a in each.attribute if a.HasField("g"))

@@ -114,6 +114,22 @@ def test_loops_that_hold_more_than_their_ops_are_left_out(attention):
     assert whole.loop_at_peak is None
 
 
+def test_where_so_many_tiles_are_refused_three_quarters_are_tried_then_half(monkeypatch):
+    """Between rows that hold too much and rows that windows reach over there may be others."""
+    loops, asked = Loops(SimpleNamespace()), list[int]()
+
+    def tiling(self, region, tiles):
+        asked.append(tiles)
+        return Tiling(-(-48 // tiles)) if tiles <= 6 else None
+
+    monkeypatch.setattr(Loops, "_tiling", tiling)
+    assert loops._finest(LoopRegion(number(48)), 16) == Tiling(8)
+    assert asked == [16, 12, 8, 6]
+    asked.clear()
+    assert loops._finest(LoopRegion(number(48)), 2) == Tiling(24)
+    assert asked == [2]
+
+
 def test_along_a_batch_ops_that_are_barred_stay_whole_and_those_like_them():
     """What is refused of one op is refused of all that rules look at alike."""
     nodes = [

@@ -87,7 +87,7 @@ class LoopedModel:
         dims |= picked.dims
         graph = graphs[0][1] if picked.model is self.named else self._graph_at(picked.model, most)
         costs = {op.name: OpCost(op.name, 1, workspace_bytes=1) for op in graph.ops}
-        apart = with_ops_apart(view_model(picked.model, graph, 1), dims, costs, least_bytes=1)
+        apart = with_ops_apart(view_model(picked.model, graph, 1), dims, costs, 1, self.family.least)
         dims |= apart.dims
         opened = with_open_shapes(apart.model, dims, self.family, large)
         graph = graph if opened.model is picked.model else self._graph_at(opened.model, most)

@@ -18,8 +18,11 @@ MOST = {"batch": 6, "seq": 40}
 DICE = np.random.default_rng(0)
 
 
-def built(op="MatMul", read=(48,), made=(64,), matrices=1, ends=("y",), **attributes):
-    """`x` with these lengths behind batch and length, laid flat, multiplied, folded to such lengths; with its dims."""
+def built(op="MatMul", read=(48,), made=(64,), matrices=1, ends=("y",), added=None, **attributes):
+    """`x` with these lengths behind batch and length, laid flat, multiplied, folded to such lengths; with its dims.
+
+    What is `added` to the product has that shape.
+    """
     rows, columns = int(np.prod(read)), int(np.prod(made))
     weights = [
         ("flat", np.array([-1, rows])),
@@ -27,8 +30,10 @@ def built(op="MatMul", read=(48,), made=(64,), matrices=1, ends=("y",), **attrib
         ("zero", np.array([0])),
         ("two", np.array([2])),
     ]
-    weights += [("w", DICE.standard_normal((rows, columns)).astype(np.float32))]
-    weights = [(name, array if name == "w" else array.astype(np.int64)) for name, array in weights]
+    matrix = (columns, rows) if attributes.get("transB") else (rows, columns)
+    numbers = [("w", matrix)] if added is None else [("w", matrix), ("c", added)]
+    weights = [(name, array.astype(np.int64)) for name, array in weights]
+    weights += [(name, DICE.standard_normal(shape).astype(np.float32)) for name, shape in numbers]
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"], "asked"),
         helper.make_node("Slice", ["shape", "zero", "two"], ["lengths"], "lengths"),
@@ -36,7 +41,12 @@ def built(op="MatMul", read=(48,), made=(64,), matrices=1, ends=("y",), **attrib
         helper.make_node("Reshape", ["x", "flat"], ["list"], "lay"),
     ]
     for number_ in range(matrices):
-        nodes.append(helper.make_node(op, ["list", "w"], [f"p{number_}"], f"product{number_}", **attributes))
+        reads, made_ = ["list", *(name for name, _ in numbers)], [f"p{number_}"]
+        if added is not None and op == "MatMul":
+            nodes.append(helper.make_node(op, reads[:2], ["m"], "matrix"))
+            nodes.append(helper.make_node("Add", [reads[2], "m"], made_, f"product{number_}"))
+        else:
+            nodes.append(helper.make_node(op, reads, made_, f"product{number_}", **attributes))
         nodes.append(helper.make_node("Reshape", [f"p{number_}", "folded"], [f"f{number_}"], f"fold{number_}"))
     nodes += [helper.make_node("Relu", ["f0"], ["y"], "relu"), helper.make_node("Relu", ["list"], ["z"], "other")]
     nodes = nodes if "z" in ends else nodes[:-1]
@@ -50,7 +60,7 @@ def built(op="MatMul", read=(48,), made=(64,), matrices=1, ends=("y",), **attrib
     types = {}
     for number_ in range(matrices):
         dims |= {f"p{number_}": (ROWS, number(columns)), f"f{number_}": (BATCH, SEQ, *map(number, made))}
-        types[f"product{number_}"] = (TensorType("float", (240, columns)),)
+        types[f"product{number_}"] = types["matrix"] = (TensorType("float", (240, columns)),)
         types[f"fold{number_}"] = (TensorType("float", (6, 40, *made)),)
     return model, dims, types | {"lay": (TensorType("float", (240, rows)),)}
 
@@ -78,6 +88,31 @@ def test_a_product_keeps_its_lengths_and_bits(op, read, made):
         assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.parametrize("added", [(64,), (1, 64), (1,), ()], ids=str)
+@pytest.mark.parametrize(("op", "read"), [("Gemm", (48,)), ("Gemm", (256,)), ("MatMul", (48,)), ("MatMul", (256,))])
+def test_what_a_dense_layer_adds_is_added_behind_the_product(op, read, added):
+    model, dims, types = built(op, read, added=added, **({"transB": 1} if op == "Gemm" else {}))
+    found = without_flattening(model, dims, types, MOST)
+    assert [node.op_type for node in found.model.graph] == ["MatMul", "Add", "Relu"]
+    assert set(found.model.graph.initializers) >= {"w/turned" if op == "Gemm" else "w", "c"}
+    made = {value.name for node in found.model.graph for value in node.outputs[:1] if node.op_type != "Relu"}
+    assert [found.dims[name] for name in made] == [(BATCH, SEQ, number(64))] * 2
+    for batch, seq in ((6, 40), (1, 1), (2, 1), (5, 13)):
+        feed = DICE.standard_normal((batch, seq, *read)).astype(np.float32)
+        (one,), (other,) = outputs(model, feed), outputs(found.model, feed)
+        assert one.tobytes() == other.tobytes()
+
+
+def test_what_is_added_between_two_runs_of_a_deep_product_has_other_bits_so_that_it_stays():
+    model, dims, types = built("Gemm", (257,), added=(64,))
+    assert without_flattening(model, dims, types, MOST).model is model
+    plain, dims, types = built("Gemm", (300,), transB=1)
+    found = without_flattening(plain, dims, types, MOST)
+    feed = DICE.standard_normal((5, 13, 300)).astype(np.float32)
+    assert [node.op_type for node in found.model.graph] == ["MatMul", "Relu"]
+    assert outputs(plain, feed)[0].tobytes() == outputs(found.model, feed)[0].tobytes()
+
+
 def test_a_list_that_others_read_stays_for_them():
     model, dims, types = built(matrices=3, ends=("y", "z", "f1", "p2"))
     found = without_flattening(model, dims, types, MOST)
@@ -96,7 +131,17 @@ def test_a_list_that_others_read_stays_for_them():
 
 
 @pytest.mark.parametrize(
-    "changed", [{"op": "Gemm", "alpha": 0.5}, {"op": "Gemm", "transB": 1, "read": (64,)}, {"ends": ("p0",)}], ids=str
+    "changed",
+    [
+        {"op": "Gemm", "alpha": 0.5},
+        {"op": "Gemm", "beta": 0.5, "added": (64,)},
+        {"op": "Gemm", "added": (240, 64)},
+        {"added": (240, 64)},
+        {"added": (64,), "read": (300,)},
+        {"op": "Gemm", "transA": 1},
+        {"ends": ("p0",)},
+    ],
+    ids=str,
 )
 def test_what_is_no_plain_product_stays(changed):
     model, dims, types = built(**changed)

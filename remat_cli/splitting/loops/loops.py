@@ -28,6 +28,7 @@ from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.opset import opset_of
 from remat_cli.splitting.loops.body_order import in_order, runtime_order, with_idle_late
+from remat_cli.splitting.loops.known_numbers import PREFIX as NUMBER
 from remat_cli.splitting.loops.known_shapes import PREFIX as WRITTEN_DOWN
 from remat_cli.splitting.loops.least_held import WORTH
 from remat_cli.splitting.loops.loop_bits import Tiling
@@ -284,7 +285,7 @@ class _Writer:
         """Make what is known of the shape of a whole tensor known to a run only, where it is known no sooner.
 
         That is the rank where the runtime would make other ops of some, and what was written down. A pool whose
-        channels the runtime knows takes another form, and has other bits.
+        channels the runtime knows takes another form, and has other bits. So has a product whose scale it knows.
         """
         view, numbered = self._sized.view, {op.name: at for at, op in enumerate(self._sized.view.graph.ops)}
         for node in list(self._graph.all_nodes()):
@@ -295,6 +296,8 @@ class _Writer:
                 self._hide_rank(node, at, len(self._sized.dims[view.reads[op][at]]))
             if node.op_type == "Reshape":
                 self._hide_numbers(node, view.makes[op][0])
+            if node.op_type == "Cast":
+                self._hide_length(node)
 
     def _hide_numbers(self, node: ir.Node, made: str) -> None:
         """Let a Reshape, of what makes this in the model, read late what was written down."""
@@ -303,6 +306,18 @@ class _Writer:
             return
         if [not dim.terms for dim in self._sized.dims[made]] != self._sized.may_tell(made):
             node.replace_input_with(1, self._numbers.known_late(shape))
+
+    def _hide_length(self, node: ir.Node) -> None:
+        """Let a length that was written down, and is computed with as a float, be read late.
+
+        Attention is scaled by the length of its heads: the runtime makes a factor that it knows part of the product.
+        """
+        length, to = node.inputs[0], node.attributes.get("to")
+        if length is None or to is None or not (length.name or "").startswith(NUMBER):
+            return
+        kind = None if length.const_value is None else length.const_value.dtype
+        if kind == ir.DataType.INT64 and ir.DataType(to.as_int()).is_floating_point():
+            node.replace_input_with(0, self._numbers.known_late(length))
 
     def _hide_rank(self, node: ir.Node, at: int, rank: int) -> None:
         """Let an op of the model read a view of which nothing is known before a run."""

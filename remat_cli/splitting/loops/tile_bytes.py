@@ -10,6 +10,7 @@ from remat_cli.splitting.loops.least_held import least_held
 from remat_cli.splitting.loops.loop_bits import Tiling
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView
 
+ITEMS = 0  # their axis
 WHOLE = Tiling(2**62)  # one tile of all rows
 
 
@@ -52,10 +53,19 @@ def tile_bytes(
         for name in view.makes[op]:
             if name:
                 held[name] = sized.sizes[name] * share if name not in views or merged else 0.0
-        inside = 0.0 if profile is None else profile.ops[op].workspace_bytes * share
+        inside = 0.0 if profile is None else profile.ops[op].workspace_bytes * _taken_share(sized, region, op, share)
         if op in sized.longer:
             inside += sum(sized.sizes[name] * share for name in view.makes[op] if name)
         most = max(most, sum(held.values()) + inside)
         for name in [name for name in held if last.get(name, len(order)) <= at]:
             del held[name]
     return int(most)
+
+
+def _taken_share(sized: SizedView, region: LoopRegion, op: int, share: float) -> float:
+    """How much of what an op takes for itself it takes in a tile that has a share of what it makes.
+
+    Convolutions take the same for a few items as for all: it is that of one item, or of each thread.
+    """
+    made = next(name for name in sized.view.makes[op] if name)
+    return 1.0 if sized.view.rules[op].items_apart and region.axes[made] == ITEMS else share

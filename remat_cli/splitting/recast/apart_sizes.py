@@ -1,4 +1,7 @@
-"""Ops that hold or take much, taken apart in a model for many sizes: ranges, groups of queries, ways through time."""
+"""Ops that hold or take much, taken apart in a model for many sizes.
+
+Ranges, groups of queries, channels of transposed convolutions, ways through time.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,29 @@ from remat_cli.splitting.recast.directions import goes_both_ways, parts_of_ways
 from remat_cli.splitting.recast.dynamic import has_range, parts_of
 from remat_cli.splitting.recast.grouped import has_groups, parts_of_groups
 from remat_cli.splitting.recast.recast import Recast, Rewrite
+from remat_cli.splitting.recast.transposed import comes_in_channels, in_channels
 from remat_cli.splitting.rules.recurrent import TIME
 from remat_cli.splitting.tiles.view import ModelView
 
 
 def with_ops_apart(
-    view: ModelView, dims: Mapping[str, tuple[Dim, ...]], costs: Mapping[str, OpCost], least_bytes: int
+    view: ModelView,
+    dims: Mapping[str, tuple[Dim, ...]],
+    costs: Mapping[str, OpCost],
+    least_bytes: int,
+    least: Mapping[str, int],
 ) -> Partable:
     """The model with ops taken apart that hold, or take for themselves, so many bytes; may be the model itself.
 
-    `view` is of the largest sizes, `dims` are the dimensions of tensors for all sizes; `costs` are by name of an op.
+    `view` is of the largest sizes, `dims` are the dimensions of tensors for all sizes from the `least` ones on; `costs`
+    are by name of an op.
     """
     names = [op.name for op in view.graph.ops]
     known = tuple(costs.get(name, OpCost(name, 0)) for name in names)
     parts = {op: parts_of for op in range(len(names)) if has_range(view, op, least_bytes)}
-    large = (op for op, cost in enumerate(known) if cost.workspace_bytes >= least_bytes)
+    large = {op: cost.workspace_bytes for op, cost in enumerate(known) if cost.workspace_bytes >= least_bytes}
     parts |= {op: parts_of_groups for op in large if has_groups(view, op)}
+    parts |= {op: in_channels for op, taken in large.items() if comes_in_channels(view, op, dims, least, taken)}
     # networks that go both ways through a time that varies may run some steps at a time
     both_ways = [op for op in range(len(names)) if goes_both_ways(view, op)]
     parts |= {op: parts_of_ways for op in both_ways if (made := dims.get(view.makes[op][0])) and made[TIME].terms}

@@ -84,7 +84,8 @@ def _reads_along(sized: SizedView, op: int, axis: int) -> dict[str, int] | None:
     extents = view.tensors[made].shape if made in sized.dims else ()
     if len(extents) <= axis or not sized.dims[made][axis].terms or view.facts[op].why_not_repeatable:
         return None
-    if view.ops[op].integer("channels_last", 0) or extents[axis] < LEAST_UNITS or not _may_be_cut(sized, made, axis):
+    is_other = view.ops[op].integer("channels_last", 0) and view.rules[op].layout is None
+    if is_other or extents[axis] < LEAST_UNITS or not _may_be_cut(sized, made, axis):
         return None
     third = extents[axis] // 3
     sliced = sliced_part(sized, op, Slab(axis, third, extents[axis] - third))
