@@ -12,7 +12,6 @@ from remat_cli.splitting.tiles.op_view import SUMMED, Slab, Sliced, hull, tile_b
 from remat_cli.splitting.tiles.tiling import TileWork
 from remat_cli.splitting.tiles.view import ModelView
 
-
 JOINED_SHARE = 0.5  # of what an op reads and makes: so much at most may tiles hold that are made together for it
 
 
