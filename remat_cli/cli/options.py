@@ -246,7 +246,9 @@ solver_options = group(
     _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
     order_option,
     _option(
-        "--time-limit", metavar="T", help="Stop searching after 30s, 2m or 500ms; runs of the model come on top. [30s]"
+        "--time-limit",
+        metavar="T",
+        help="Stop searching after 30s, 2m or 500ms; runs of the model come on top. [10s; 30s more without a plan]",
     ),
     gap_option,
 )

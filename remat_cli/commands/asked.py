@@ -1,6 +1,7 @@
 """What a command is asked for: keywords as settings, and settings as what stages take."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -61,7 +62,7 @@ def search_of(settings: Settings) -> Search:
         ConfigError: no such solver, no such option, a value that it cannot have, or a least budget for plans that page.
     """
     limits = Limits(
-        seconds=settings.time_limit_seconds,
+        seconds=settings.search_seconds,
         workers=settings.workers,
         seed=settings.seed,
         gap=float(settings.gap_share),
@@ -74,7 +75,8 @@ def search_of(settings: Settings) -> Search:
             raise ConfigError(f"budget '{asked.text}' is not found with --spill: write bytes, or a share such as 50%")
         return Search(make_solver("auto"), limits, settings.least_overhead_share, pager, settings.max_overhead_share)
     solver = make_solver(settings.solver, settings.solver_options)
-    return Search(solver, limits, settings.least_overhead_share, None, settings.max_overhead_share)
+    found = Search(solver, limits, settings.least_overhead_share, None, settings.max_overhead_share)
+    return replace(found, may_be_brief=settings.time_limit_seconds is None and settings.solver == "auto")
 
 
 def request_of(settings: Settings, scope: Scope | None = None) -> CompileRequest:

@@ -15,8 +15,8 @@ from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.asked_for import asked_in_vain
 from remat_cli.compiling.learn.settle import AnySettled, Settled, Settling
 from remat_cli.compiling.one_model.forms import Forms
-from remat_cli.compiling.plan import begun, plan_model, within_overhead
-from remat_cli.compiling.planned import OneModel, PlannedModel, Refused
+from remat_cli.compiling.plan import attempts, may_need_time, plan_model, within_overhead
+from remat_cli.compiling.planned import OneModel, PlannedModel, PlanSubject, Refused
 from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, work_folder
 from remat_cli.compiling.process.as_given import plain_process_bytes
@@ -183,18 +183,23 @@ def _tried(task: _Task, request: CompileRequest) -> _Tried:
     if any(file.resolve() == data for file in prepared.source.data_files):
         raise ConfigError(f"{data} holds the weights of {prepared.source.path}: write the new model elsewhere with -o")
     subject = asked.subject(prepared, request, work, progress)
-    request = replace(request, search=begun(request.search, prepared, subject.platform))
+    for attempt in attempts(request, prepared, subject.platform):
+        settled = _settled(task, attempt, prepared, subject)
+        if not may_need_time(settled.planned) or progress.should_stop():
+            break
+    return _Tried(attempt, prepared, subject.platform, settled)
+
+
+def _settled(task: _Task, request: CompileRequest, prepared: Prepared, subject: PlanSubject) -> AnySettled:
+    """The plan for a request, verified if that is asked for."""
+    work, progress = task.work, task.progress
     if request.process_budget_bytes is not None:
         planning = ProcessPlanning(prepared, subject.platform, request, work, progress)
-        settled = planning.settled(verified=task.is_verified)
-    else:
-        planned = plan_model(subject.prepared, subject.platform, request, work, progress)
-        if subject.splitting is not None:
-            planned = replace(planned, whole=prepared, splitting=subject.splitting)
-        settled = Settled(planned, None)
-        if task.is_verified:
-            settled = settle(settled.planned, Settling(request, work, progress))
-    return _Tried(request, prepared, subject.platform, settled)
+        return planning.settled(verified=task.is_verified)
+    planned = plan_model(subject.prepared, subject.platform, request, work, progress)
+    if subject.splitting is not None:
+        planned = replace(planned, whole=prepared, splitting=subject.splitting)
+    return settle(planned, Settling(request, work, progress)) if task.is_verified else Settled(planned, None)
 
 
 def _written(

@@ -40,7 +40,7 @@ class Search:
 
     Plans that page are the `pager`'s. `overhead_limit` is the share of time that a plan for any budget may cost, where
     one was asked for, else `default_limit` (None: any). `clock` has the time of the whole search, of which each solver
-    gets no more than is left.
+    gets no more than is left. It `may_be_brief` where a plan is found soon, since nobody said how long it may take.
     """
 
     solver: Solver
@@ -50,6 +50,7 @@ class Search:
     overhead_limit: Fraction | None = None
     default_limit: Fraction | None = None
     clock: SearchClock = field(default_factory=SearchClock)
+    may_be_brief: bool = False
 
     @property
     def known_pager(self) -> Pager:

@@ -210,7 +210,7 @@ class Comparison:
             options=dict(self.solvers[solver]),
             seed=self.settings.seed,
             threads=self.run_threads,
-            time_limit_seconds=self.settings.time_limit_seconds,
+            time_limit_seconds=self.settings.search_seconds,
             gap_percent_asked=100 * float(self.settings.gap_share),
         )
         return Job(case, self.subject.problem.with_budget(budget.bytes), self.subject.terms)
@@ -240,7 +240,7 @@ class Comparison:
             ops=len(self.subject.problem.ops),
             order=self.settings.order,
             budgets=self.budgets,
-            time_limit_seconds=self.settings.time_limit_seconds,
+            time_limit_seconds=self.settings.search_seconds,
             threads=self.settings.workers,
             run_threads=self.run_threads,
             seed=self.settings.seed,

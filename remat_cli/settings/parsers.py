@@ -36,6 +36,15 @@ def parse_seconds(value: object) -> float:
     return float(match[1]) * {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
 
 
+def parse_limit(value: object) -> float | None:
+    """The same, or None for `auto`.
+
+    Raises:
+        ConfigError: neither.
+    """
+    return None if value is None or str(value).strip() == "auto" else parse_seconds(value)
+
+
 def parse_dims(value: object) -> dict[str, int | SizeRange | str]:
     """Dimensions from `batch=8`, `seq=1..8192`, `height=32..256:16`, `total=past+seq` texts, or the mapping of a file.
 
@@ -254,7 +263,7 @@ PARSERS: Mapping[str, Callable[[object], object]] = {
     "split_axis": lambda value: parse_split_axis(str(value)),
     "max_tensor": parse_max_tensor,
     "verify": parse_verify,
-    "time_limit": parse_seconds,
+    "time_limit": parse_limit,
     "run_limit": parse_seconds,
     "memory_limit": parse_memory_limit,
     "devices": parse_devices,

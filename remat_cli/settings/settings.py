@@ -30,6 +30,7 @@ from remat_cli.settings.yaml_file import converted, read_yaml, suggest
 PRINTING = ("format", "quiet", "verbose", "color")
 """Keys of a file that are none of the work's: the command line reads them."""
 
+SEARCH_SECONDS = 30.0
 LEAST_OVERHEAD_SHARE = Fraction(1, 5)  # of the time of the model as it is, for `--budget min`
 
 
@@ -66,7 +67,8 @@ class Settings(
     `allow_reassociation` admits splits that add in another order, which changes the last bits of outputs. `options` are
     the chosen solver's, `solvers` those of any solver by name. `gap_share` and `max_overhead_share` are shares of the
     baseline time, the latter None for `LEAST_OVERHEAD_SHARE` where the budget is `min`, else for what the kind of plan
-    may cost; `race_share` is the share of the time limit after which no more rival splits are measured.
+    may cost; `race_share` is the share of the time limit after which no more rival splits are measured. Without a
+    `time_limit_seconds` a search may take SEARCH_SECONDS; that of a compile is brief first, where a plan is found so.
     `run_limit_seconds` is how long runs of the model may show no progress, `memory_limit_bytes` what each process may
     have (None: what the machine has). `work_dir` keeps intermediate files (None: a temporary directory, removed
     afterwards). `cache_dir` holds measured profiles.
@@ -99,7 +101,7 @@ class Settings(
     solvers: dict[str, dict[str, Any]] = {}
     options: dict[str, Any] = {}
     order: Literal["free", "keep"] = "free"
-    time_limit_seconds: float = 30.0
+    time_limit_seconds: float | None = None
     gap_share: Fraction = Fraction(1, 1000)
     seed: int = 0
     threads: int = 0
@@ -131,6 +133,11 @@ class Settings(
     def target(self) -> Target:
         """The first of the targets, which is the only one of all but `compile`."""
         return self.targets[0]
+
+    @property
+    def search_seconds(self) -> float:
+        """How long a search may take."""
+        return SEARCH_SECONDS if self.time_limit_seconds is None else self.time_limit_seconds
 
     @property
     def solver_options(self) -> dict[str, Any]:

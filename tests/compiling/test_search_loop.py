@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remat_cli.base.errors import RuntimeFailure
-from remat_cli.base.progress import LeftOut, Progress, silent
+from remat_cli.base.progress import SPLITTING, LeftOut, Progress, Stage, silent
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search import loop
 from remat_cli.compiling.search.loop import KeepRule, SplitTrial, search
@@ -193,3 +193,18 @@ def test_a_machine_without_memory_ends_the_search(monkeypatch):
     monkeypatch.setattr(loop, "may_go_on", MAY_GO_ON)
     with pytest.raises(RuntimeFailure, match="bad_alloc"):
         search(Guesses([Failing(1, [], text="bad_alloc"), Guess(3, [])]), KeepRule(), silent())
+
+
+def test_looking_for_the_next_one_counts_as_the_search():
+    told: list[str] = []
+    progress = Progress(lambda event: told.append(event.text) if isinstance(event, Stage) else None, lambda: False)
+
+    class Looking:
+        def propose(self, known):
+            for time_ns in (2, 1):
+                told.append(f"look for {time_ns}")
+                yield Guess(time_ns, told)
+
+    search(Looking(), KeepRule(is_enough=lambda found: found.time_ns == 1), progress)
+    first, second = ([f"look for {time_ns}", f"measure {time_ns}", f"plan {time_ns}"] for time_ns in (2, 1))
+    assert told == [*first, SPLITTING, *second]

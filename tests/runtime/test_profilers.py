@@ -62,7 +62,8 @@ def times_of(monkeypatch, *, seconds, noisy, beside=None, most_seconds=math.inf,
     monkeypatch.setattr(profilers.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(profilers.time, "perf_counter_ns", lambda: int(1e9 * clock[0]))
     job = profilers.MeasureJob("m", (), (), ProfileRequest(most_seconds=most_seconds), beside)
-    _, plain_ns, ratios = profilers.run_rounds(job, {}, lambda done: None, is_long=is_long)
+    run_ns = int(1e9 * seconds) if is_long else 0
+    _, plain_ns, ratios = profilers.run_rounds(job, {}, lambda done: None, run_ns)
     assert len(ratios) == ((len(plain_ns) if is_long else len(plain_ns) // 2) if beside else 0)
     return next(number), len(plain_ns)
 
@@ -94,7 +95,10 @@ def test_long_runs_are_made_no_more_often_than_times_agree(monkeypatch):
     assert times_of(monkeypatch, seconds=0.3, noisy=0, is_long=True) == (2, 2)  # with profiling
     assert times_of(monkeypatch, seconds=0.3, noisy=0.5, is_long=True) == (3, 3)
     assert times_of(monkeypatch, seconds=0.3, noisy=0, beside="other", is_long=True) == (5, 2)  # profiled once
-    assert times_of(monkeypatch, seconds=0.3, noisy=0.5, beside="other", is_long=True) == (7, 3)
+    assert times_of(monkeypatch, seconds=0.7, noisy=0.5, beside="other", is_long=True) == (7, 3)
+    total, plain = times_of(monkeypatch, seconds=0.3, noisy=0.5, beside="other", is_long=True)
+    assert profilers.LONG_ROUNDS < plain <= profilers.MOST_ROUNDS
+    assert total <= 2 * plain + profilers.PROFILED_ROUNDS
 
 
 def test_op_that_did_not_run_is_named(tmp_path):

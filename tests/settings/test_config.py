@@ -50,7 +50,7 @@ def test_verification_of_another_mode_is_refused():
 def test_defaults():
     config = load_settings({})
     assert (config.solver, config.order, config.devices) == ("auto", "free", (named_spec("cpu"),))
-    assert (config.time_limit_seconds, config.gap_share) == (30.0, Fraction(1, 1000))
+    assert (config.time_limit_seconds, config.search_seconds, config.gap_share) == (None, 30.0, Fraction(1, 1000))
     assert (config.max_overhead_share, config.least_overhead_share) == (None, Fraction(1, 5))
     assert config.workers == available_cores() >= 1
     assert config.verify == "on"

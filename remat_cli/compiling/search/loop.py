@@ -211,6 +211,7 @@ def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel |
             known.best = known.found if known.best is None else rule.better(known.best, known.found)
         if known.best is not None and rule.is_enough(known.best):
             break
+        progress.stage(stages.SPLITTING)  # what is looked for now is no part of what was measured or written
     return known.best
 
 

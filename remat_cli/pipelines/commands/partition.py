@@ -47,7 +47,7 @@ def partition_model(path: Path, request: PipelineRequest, settings: Settings, pr
         require_matplotlib()
     with work_folder(path, settings.work_dir, settings.memory_limit_bytes) as work:
         laid = lay(path, settings.conditions, request.link_bytes_per_second, work, progress)
-        effort = ProgramEffort(settings.time_limit_seconds, settings.workers, settings.seed)
+        effort = ProgramEffort(settings.search_seconds, settings.workers, settings.seed)
         found = plan_pipeline(laid, request, effort, progress)
         report = PartitionReport(
             model=str(path), status="planned", is_training=laid.pieces is not None, request=request

@@ -57,6 +57,7 @@ LONG_SECONDS = 2.0
 SETTLED_PERCENT = 5.0
 LONG_RUN_NS = 50_000_000
 """A run that takes longer is made no more often than it takes for times to agree."""
+VERY_LONG_RUN_NS = 500_000_000
 LONG_ROUNDS = 3
 MOST_CHECKS = 10
 """Runs, before it is believed that a model takes longer or shorter than expected."""
@@ -190,7 +191,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
     bodies = requests_of_bodies(path, feeds, request)
     advance(1, total)
     is_long = seen.run_ns > LONG_RUN_NS
-    runs, times, ratios = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total), is_long=is_long)
+    runs, times, ratios = run_rounds(job, feeds, lambda done: advance(min(1 + done, total - 1), total), seen.run_ns)
     advance(total, total)
     durations: dict[str, list[int]] = {}
     for run in runs:
@@ -330,7 +331,8 @@ class Pace:
         if rounds < self.least:
             return False
         if self.is_compared:
-            return noise_percent(ratios) <= SETTLED_PERCENT if self.is_long else are_sure(ratios)
+            is_first_look = self.is_long and len(ratios) == FEWEST_ROUNDS
+            return noise_percent(ratios) <= SETTLED_PERCENT if is_first_look else are_sure(ratios)
         return all(map(_are_settled, times))
 
     def is_profiled_enough(self, rounds: int, seconds: float, times: Sequence[int]) -> bool:
@@ -339,21 +341,26 @@ class Pace:
         return rounds >= self.profiled and (is_over or _are_settled(times))
 
 
-def _pace(job: MeasureJob, *, is_long: bool) -> Pace:
+def _pace(job: MeasureJob, run_ns: int) -> Pace:
     """Of a model alone all runs are warm; of two that are compared the first round touches fresh pages.
 
-    Long runs are profiled once more than the sight that was profiled before.
+    Long runs are profiled once more than the sight that was profiled before. Those that are not very long are compared
+    as often as short ones, where they do not agree at once.
     """
     request, is_compared = job.request, job.beside is not None
-    if is_long:
-        return Pace(request, 2, min(LONG_ROUNDS, request.runs), 1 if is_compared else 2, True, is_compared)
+    if run_ns > LONG_RUN_NS:
+        is_cheap = is_compared and run_ns <= VERY_LONG_RUN_NS
+        most = MOST_ROUNDS if is_cheap else min(LONG_ROUNDS, request.runs)
+        return Pace(request, FEWEST_ROUNDS, most, 1 if is_compared else 2, True, is_compared)
     return Pace(request, min(request.runs, MOST_ROUNDS), MOST_ROUNDS, 2, False, is_compared)
 
 
 def run_rounds(
-    job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None], *, is_long: bool = False
+    job: MeasureJob, feeds: Mapping[str, Array], advance: Callable[[int], None], run_ns: int = 0
 ) -> tuple[list[ProfiledRun], list[int], list[float]]:
     """Runs of one session in which each kernel is timed, in turn with runs of others that are not profiled.
+
+    One run was seen to take `run_ns`.
 
     Profiling costs about 10 us per op, so whole runs are timed without, but for long ones of a model alone. Of a model
     beside it is told how many times as long this one takes, turn by turn.
@@ -361,7 +368,8 @@ def run_rounds(
     memory from one arena, which the first sight of the model has filled: fresh pages make the first runs of each slow.
     Two models that are compared have arenas of their own, as users' sessions do: large tensors cost more there.
     """
-    path, request, pace = Path(job.timed or job.model), job.request, _pace(job, is_long=is_long)
+    path, request, pace = Path(job.timed or job.model), job.request, _pace(job, run_ns)
+    is_long = pace.is_long
     with (
         profiled_session(path, request.settings, _warm_options(request, request.settings)) as (session, runs),
         runtime_errors(running(path)),
