@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.rules.matrix import Product, has_same_bits
+from remat_cli.splitting.rules.matrix import Product, has_same_bits, is_one_packed
 from remat_cli.splitting.tiles.op_view import Slab
-from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices, run
+from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices, run, view_of
 
 FEW = settings(deadline=None, max_examples=12, derandomize=True)
 SIZES = st.sampled_from((2, 3, 7, 16, 33, 64, 100, 129))
@@ -253,3 +253,9 @@ def test_long_sums_of_float64_in_few_columns_are_refused_where_they_differ() -> 
     assert has_same_bits(short, short._replace(rows=4), 0, threads=2)
     stack = whole._replace(matrices=3)
     assert has_same_bits(stack, stack._replace(matrices=1), 0, threads=4)
+
+
+def test_a_constant_matrix_of_float64_is_not_packed() -> None:
+    for kind, is_packed in ((np.float32, True), (np.float64, False)):
+        op = product(noise(4, 30).astype(kind), noise(30, 20).astype(kind), weights=(1,))
+        assert is_one_packed(view_of(op, run(op)), (30, 20)) is is_packed

@@ -237,6 +237,11 @@ def element_type(op: OpView) -> ir.DataType | None:
     return next((value.dtype for value in around if value is not None and value.dtype is not None), None)
 
 
+def is_one_packed(op: OpView, right: Shape) -> bool:
+    """Whether the second factor, of that shape, is one constant matrix that is packed alike for any number of rows."""
+    return op.is_packed(1) and len(right) == 2 and element_type(op) != ir.DataType.DOUBLE
+
+
 def _factors(op: OpView) -> Factors:
     is_turned = (op.integer("transA", 0) != 0, op.integer("transB", 0) != 0)
     leads = (op.integer("transBatchA", 0) != 0, op.integer("transBatchB", 0) != 0)
@@ -301,7 +306,7 @@ def _is_exact(op: OpView, slab: Slab, factors: Factors, needs: tuple[Slab | None
     if kind is None or not (kind == ir.DataType.FLOAT or is_double or kind.is_integer()):
         return False
     left, right = factors.shapes(op)
-    if kind.is_integer() or (not is_double and op.is_packed(1) and len(right) == 2):
+    if kind.is_integer() or is_one_packed(op, right):
         return True
     whole = _product(left, right, factors)._replace(is_double=is_double)
     part = _product(_cut(left, needs[0]), _cut(right, needs[1]), factors)._replace(is_double=is_double)
