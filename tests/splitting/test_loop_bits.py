@@ -17,7 +17,11 @@ SIZE = st.integers(1, 300)
 THREADS = st.sampled_from([1, 2, 4, 8])
 
 
-@given(st.builds(Product, SIZE, SIZE, SIZE, st.integers(1, 16), st.just(False), st.booleans()), SIZE, THREADS)
+@given(
+    st.builds(Product, SIZE, SIZE, SIZE, st.integers(1, 16), st.just(False), st.booleans(), st.booleans()),
+    SIZE,
+    THREADS,
+)
 def test_rows_that_are_the_same_by_their_ends_are_the_same(product, other, threads):
     few, whole = sorted((product.rows, other))
     columns, depth = product.columns, product.depth
@@ -27,7 +31,9 @@ def test_rows_that_are_the_same_by_their_ends_are_the_same(product, other, threa
     assert has_same_bits(products[0], products[1], 0, threads)
 
 
-@given(st.builds(Product, SIZE, SIZE, SIZE, st.integers(1, 40), st.booleans(), st.booleans()), SIZE, THREADS)
+@given(
+    st.builds(Product, SIZE, SIZE, SIZE, st.integers(1, 40), st.booleans(), st.booleans(), st.booleans()), SIZE, THREADS
+)
 def test_stacks_of_enough_matrices_have_the_bits_of_longer_ones(product, more, threads):
     if have_matrices_same_bits(product.matrices, threads):
         assert has_same_bits(product._replace(matrices=product.matrices + more), product, 0, threads)

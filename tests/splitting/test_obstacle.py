@@ -13,7 +13,7 @@ from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.told_names import ToldNames
 from remat_cli.splitting.bands.band_search import BandSearch
-from remat_cli.splitting.tiles.obstacle import explain, is_cuttable
+from remat_cli.splitting.tiles.obstacle import explain, is_cuttable, parts_with_same_bits
 from remat_cli.splitting.tiles.search import SplitLimits
 from tests.splitting.random_models import Sample, Sketch
 from tests.splitting.split_case import make_case
@@ -194,3 +194,24 @@ def test_ops_and_tensors_are_told_as_the_user_knows_them():
     assert found is not None
     assert "'features' (16.00 KiB)" in found.text
     assert "op 'head.pool' (ReduceMean)" in found.text
+
+
+def test_an_op_that_is_cut_into_few_parts_for_its_bits_says_what_would_be_had():
+    """A convolution of many terms and few positions adds them up in another order in fewer positions."""
+    patches = (1, 16, 2304)
+    sketch = Sketch(np.random.default_rng(0))
+    held = sketch.add("Erf", [sketch.input("x", patches)], patches)
+    weight = sketch.weight(16, 16, 64, scale=0.1)
+    made = sketch.add("Conv", [held, weight], (1, 16, 36), strides=[64], kernel_shape=[64])
+    case = make_case(sketch.sample([sketch.add("ReduceMax", [made], (1, 1, 1))]))
+    op = next(at for at, each in enumerate(case.view.graph.ops) if each.op_type == "Conv")
+    few = parts_with_same_bits(case.view, op)
+    assert few is not None
+    assert few < 4
+    found = explain(case.timeline, op, None, 4 * 16 * 2304)
+    assert found is not None
+    assert "so that its bits stay the same: --allow-reassociation cuts it into more" in found.text
+    loose = replace(case.view, may_reassociate=True)
+    assert parts_with_same_bits(loose, op) is None
+    plain = next(at for at, each in enumerate(case.view.graph.ops) if each.op_type == "Erf")
+    assert parts_with_same_bits(case.view, plain) is None

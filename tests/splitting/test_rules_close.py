@@ -57,7 +57,7 @@ REFUSED = {
     "matmul by rows": (OneOp("MatMul", (noise(2, 300, 300), noise(2, 300, 64))), 1),
     "matmul by columns": (OneOp("MatMul", (noise(64, 512), noise(512, 200))), 1),
     "one column": (OneOp("MatMul", (noise(20, 30), noise(30, 1))), 0),
-    "doubles": (OneOp("MatMul", (noise(20, 30, dtype=np.float64), noise(30, 20, dtype=np.float64))), 0),
+    "doubles": (OneOp("MatMul", (noise(20, 300, dtype=np.float64), noise(300, 40, dtype=np.float64))), 1),
     "activation": (
         OneOp(
             "FusedGemm",

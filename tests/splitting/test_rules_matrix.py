@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat_cli.splitting.rules.matrix import Product, has_same_bits
+from remat_cli.splitting.rules.matrix import Product, has_same_bits, is_one_packed
 from remat_cli.splitting.tiles.op_view import Slab
-from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices, run
+from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices, run, view_of
 
 FEW = settings(deadline=None, max_examples=12, derandomize=True)
 SIZES = st.sampled_from((2, 3, 7, 16, 33, 64, 100, 129))
@@ -166,11 +166,10 @@ def test_integers_by_single_rows() -> None:
     [
         product(noise(30), noise(30, 20)),
         product(noise(20, 30), noise(30)),
-        product(noise(20, 30).astype(np.float64), noise(30, 20).astype(np.float64)),
         product(noise(20, 30), noise(30, 1)),
     ],
 )
-def test_vectors_and_doubles_are_refused(op: OneOp) -> None:
+def test_vectors_are_refused(op: OneOp) -> None:
     assert check_slices(op, 0).all_refused
 
 
@@ -217,3 +216,46 @@ def test_scaled_products_with_a_vector_are_cut_by_rows(rows: int, depth: int, th
     assert check_slices(op, 0, slabs, threads=threads).all_exact
     plain = replace(op, attributes={})
     assert check_slices(plain, 0, slabs, threads=threads).all_refused
+
+
+@FEW
+@given(SIZES, SIZES, DEPTHS, st.sampled_from(((), (3,), (2, 2))), THREADS, st.booleans())
+def test_products_of_float64(
+    rows: int, columns: int, depth: int, batch: tuple[int, ...], threads: int, is_constant: bool
+) -> None:
+    right = noise(depth, columns) if is_constant else noise(*batch, depth, columns)
+    op = product(noise(*batch, rows, depth) / 3.0, right.astype(np.float64), weights=(1,) if is_constant else ())
+    op = replace(op, inputs=tuple(np.asarray(each, np.float64) for each in op.inputs))
+    outcomes = [check_slices(op, axis, threads=threads) for axis in range(len(batch) + 2)]
+    if depth <= 128:
+        assert outcomes[-2].all_exact, "one run of terms, however rows are cut"
+    if batch and not is_constant:
+        assert outcomes[0].all_exact, "matrices are computed one after the other"
+
+
+@FEW
+@given(SIZES, SIZES, DEPTHS, st.booleans(), st.booleans(), THREADS)
+def test_gemm_of_float64(
+    rows: int, columns: int, depth: int, first_turned: bool, second_turned: bool, threads: int
+) -> None:
+    left, right = noise(rows, depth).astype(np.float64), noise(depth, columns).astype(np.float64)
+    inputs = (left.T.copy() if first_turned else left, right.T.copy() if second_turned else right)
+    op = product(*inputs, "Gemm", attributes={"transA": int(first_turned), "transB": int(second_turned)})
+    for axis in (0, 1):
+        check_slices(op, axis, threads=threads)
+
+
+def test_long_sums_of_float64_in_few_columns_are_refused_where_they_differ() -> None:
+    """Two threads share the columns of the part, which has more of them than rows, and not those of the whole."""
+    whole = Product(64, 32, 513, 1, is_turned=False, is_scaled=False, is_double=True)
+    assert not has_same_bits(whole, whole._replace(rows=4), 0, threads=2)
+    short = whole._replace(depth=100)
+    assert has_same_bits(short, short._replace(rows=4), 0, threads=2)
+    stack = whole._replace(matrices=3)
+    assert has_same_bits(stack, stack._replace(matrices=1), 0, threads=4)
+
+
+def test_a_constant_matrix_of_float64_is_not_packed() -> None:
+    for kind, is_packed in ((np.float32, True), (np.float64, False)):
+        op = product(noise(4, 30).astype(kind), noise(30, 20).astype(kind), weights=(1,))
+        assert is_one_packed(view_of(op, run(op)), (30, 20)) is is_packed

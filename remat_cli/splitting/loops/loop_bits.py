@@ -72,9 +72,8 @@ def refusal(
         view = sized.view.ops[op]
         scope, is_product = sized.view.rules[op].scope, sized.view.rules[op].product is not None
         is_same_for_all = scope is Scope.EVERY_SIZE or (scope is Scope.SEVERAL_ROWS and tiling.least > 1)
-        # one constant matrix is packed alike for any number of rows
-        is_one_packed = is_product and view.is_packed(1) and len(view.input_shape(1)) == 2
-        if is_same_for_all or is_one_packed or (op in region.handed and is_packed(view)):
+        is_packed_product = is_product and matrix.is_one_packed(view, view.input_shape(1))
+        if is_same_for_all or is_packed_product or (op in region.handed and is_packed(view)):
             continue
         in_tiles = _InTiles(tiling, family, None if op in region.copies else whole)
         refused = _refused(SizedOp.of(sized, region, op), in_tiles, most_asked, sized.look)

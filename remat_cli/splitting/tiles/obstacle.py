@@ -1,15 +1,17 @@
 """Explains in one line why splitting cannot lower the peak far enough."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat_cli.base.units import format_bytes
 from remat_cli.core.schedule.graph import Op
 from remat_cli.core.values.told_names import OWN_NAMES, ToldNames
 from remat_cli.splitting.bands.band_search import BandCandidate
+from remat_cli.splitting.bands.bands import most_cut
 from remat_cli.splitting.recast.dynamic import has_range
 from remat_cli.splitting.recast.norms import can_be_apart
 from remat_cli.splitting.recast.resize import bilinear
+from remat_cli.splitting.rules.table import slice_op
 from remat_cli.splitting.tiles.estimate import held_at_peak
 from remat_cli.splitting.tiles.op_view import Slab
 from remat_cli.splitting.tiles.steps import op_of, results_of
@@ -17,6 +19,8 @@ from remat_cli.splitting.tiles.timeline import TensorTimeline, owner_of
 from remat_cli.splitting.tiles.view import ModelView
 
 MOST_NAMED = 3  # tensors
+WITH_SAME_BITS, LOOSE = " so that its bits stay the same", "--allow-reassociation cuts it into more"
+MOST_PARTS = 4  # into which an op that can be cut at all mostly can
 WORKSPACE_SHARE = 0.4  # of the peak, from which on it is what matters
 
 
@@ -105,7 +109,7 @@ def _op(view: ModelView, op: int, free_bytes: int, names: ToldNames) -> SplitObs
         does, whose = ("made", "its length") if name in view.makes[op] else ("read", "the length of what it makes")
         text = f"{named} is {does} whole by {_told(node, names)}: {whose} depends on values"
         return SplitObstacle(text, is_final=False, op=op)
-    condition = "" if view.may_reassociate else " so that its bits stay the same"
+    condition = "" if view.may_reassociate else WITH_SAME_BITS
     return SplitObstacle(
         f"{named} must exist whole: {_told(node, names)} cannot be cut{condition}",
         is_final=True,
@@ -141,9 +145,37 @@ def _in_bands(banded: BandCandidate, names: ToldNames) -> SplitObstacle | None:
         )
     parts = ", ".join(f"{format_bytes(sums[name])} of '{names.tensor(name)}'" for name in most)
     return SplitObstacle(
-        f"even in bands, {parts} are there at once, while op '{names.op(view.graph.ops[doing].name)}' runs",
+        f"even in bands, {parts} are there at once, while op '{names.op(view.graph.ops[doing].name)}' runs"
+        + _bits(view, doing),
         is_final=False,
     )
+
+
+def _bits(view: ModelView, op: int) -> str:
+    """What would be had if bits need not be the same, where an op is cut into few parts only so that they are."""
+    most = parts_with_same_bits(view, op)
+    if most is None:
+        return ""
+    cut = f"is cut into at most {most} parts" if most > 1 else "is not cut"
+    return f", which {cut}{WITH_SAME_BITS}: {LOOSE}"
+
+
+def parts_with_same_bits(view: ModelView, op: int) -> int | None:
+    """Into how many parts an op can be cut with the same bits, if there are few and with other bits there are more.
+
+    Only parts that read a part of the largest tensor that it reads are counted.
+    """
+    reads = [name for name in view.reads[op] if name in view.tensors]
+    if view.may_reassociate or op in view.of_value_lengths or not reads:
+        return None
+    largest = view.reads[op].index(max(reads, key=lambda name: view.tensors[name].size_bytes))
+    loose, most, more = replace(view.ops[op], may_reassociate=True), 1, 1
+    for axis, extent in enumerate(loose.output_shape):
+        slabs = (Slab(axis, at * extent // MOST_PARTS, (at + 1) * extent // MOST_PARTS) for at in range(MOST_PARTS))
+        cut = [slice_op(loose, slab) for slab in slabs] if extent >= MOST_PARTS else []
+        if cut and all(each is not None and each.needs[largest] is not None for each in cut):
+            most, more = max(most, most_cut(view, op, axis, MOST_PARTS + 1)), MOST_PARTS
+    return most if most < more else None
 
 
 def _step(timeline: TensorTimeline, position: int, names: ToldNames) -> SplitObstacle | None:
@@ -157,7 +189,12 @@ def _step(timeline: TensorTimeline, position: int, names: ToldNames) -> SplitObs
     node = view.graph.ops[op]
     if not name:
         return None
-    reason = "cannot be cut" if not is_cuttable(view, op) else "was in no region that fits"
+    if is_cuttable(view, op):
+        reason = f"was in no region that fits{_bits(view, op)}"
+    elif parts_with_same_bits(view, op) is not None:
+        reason = f"cannot be cut{WITH_SAME_BITS}: {LOOSE}"
+    else:
+        reason = "cannot be cut"
     return SplitObstacle(
         f"'{names.tensor(name)}' ({format_bytes(size)}) is too large, and {_told(node, names)} {reason}",
         False,

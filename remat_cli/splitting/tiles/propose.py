@@ -80,7 +80,8 @@ class SplitProposer:
         ends = time.monotonic() + min(most_seconds, self.left())
         regions = self._regions.propose(free_bytes, min(most_seconds, self.left()))
         found = [] if regions is None else [self._of_regions(regions, "regions")]
-        if regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs):
+        is_cheap = regions is not None and regions.added_ns <= CHEAP_SHARE * sum(cost.time_ns for cost in self.costs)
+        if is_cheap or (found and self.apart is not None):  # so many ops take long to band
             return tuple(found)
         began = time.monotonic()
         left = max(LEAST_SECONDS, BANDS_SHARE * self.limits.seconds - self.banding_seconds)
