@@ -66,6 +66,7 @@ def tiles(status: Status, found: SplitObstacle | None, progress: Progress) -> Ti
         obstacle=lambda floor_op, free_bytes, names: found,
         propose=lambda free_bytes, most_seconds: (),
     )
+    looking.__dict__["item_proposers"] = [None]  # its items do not run one by one
     return looking
 
 
