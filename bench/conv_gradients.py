@@ -23,7 +23,7 @@ from remat_cli.runtime.measure.profilers import ProfileRequest, measure
 from remat_cli.runtime.sessions.session import SessionSettings, optimize, run_profiled
 
 THREADS = 2
-REQUEST = ProfileRequest(runs=5, least_seconds=0.2, intra_op_threads=THREADS)
+REQUEST = ProfileRequest(runs=5, intra_op_threads=THREADS)
 MIB = 2**20
 
 

@@ -62,6 +62,13 @@ class SearchClock:
         """How long runs of the model took, which do not count."""
         return self._ran
 
+    def grant(self, seconds: float) -> None:
+        """Let at least so many seconds be left, of the whole too."""
+        own = self.seconds - (self.now() - self._began - self._ran)
+        self.seconds += max(0.0, seconds - own)
+        if self.whole is not None:
+            self.whole.grant(seconds)
+
     def share(self, share: float) -> SearchClock:
         """A clock from now on for a share of what is left."""
         return SearchClock(share * self.left, self.now, self)

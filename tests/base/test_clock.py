@@ -70,3 +70,17 @@ def test_without_a_limit_time_is_never_over(hands):
     hands.at += 1e9
     assert (clock.left, clock.ends(), endless()) == (math.inf, False, math.inf)
     assert clock.share(0.5).left == math.inf
+
+
+def test_more_time_is_granted_to_a_part_and_its_whole_and_none_is_taken():
+    hands = Hands()
+    whole = SearchClock(8.0, hands)
+    part = whole.share(0.5)
+    hands.at += 20
+    assert part.is_over
+    part.grant(10.0)
+    assert part.left == pytest.approx(10.0)
+    assert whole.left == pytest.approx(10.0)
+    hands.at += 4
+    part.grant(1.0)
+    assert part.left == pytest.approx(6.0)

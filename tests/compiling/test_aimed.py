@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from remat_cli.base.clock import SearchClock
 from remat_cli.compiling.planned import OneModel
+from remat_cli.compiling.search import aimed
 from remat_cli.compiling.search.aimed import AimedSplits
 from remat_cli.compiling.search.loop import Known
 from remat_cli.core.values.curve import CurvePoint
@@ -99,3 +103,14 @@ def test_caps_below_are_the_same_for_every_budget() -> None:
 def test_where_no_time_is_left_only_the_budget_is_looked_at_first() -> None:
     tiles = Costs({8: 0.1, 5: 0.1}, left_seconds=0.0)
     assert built(tiles, {8: 0.04, 5: 0.04})[0] == 8
+
+
+@pytest.mark.parametrize("may_be_brief", [True, False])
+def test_a_plan_for_less_has_time_of_its_own_where_nobody_said_how_long(monkeypatch, may_be_brief):
+    clock, asked = SearchClock(0.0), list[tuple[float, float]]()
+    task = SimpleNamespace(request=SimpleNamespace(search=SimpleNamespace(may_be_brief=may_be_brief)), clock=clock)
+    monkeypatch.setattr(aimed, "fit_budget", lambda tiles, aims: asked.append((tiles.task.clock.left, aims)))
+    aimed.fit_less(SimpleNamespace(task=task), (0.5,))
+    ((left, aims),) = asked
+    assert aims == (0.5,)
+    assert (left > 0) == may_be_brief

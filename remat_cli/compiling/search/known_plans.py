@@ -13,7 +13,7 @@ from pathlib import Path
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.prepare import Prepared
-from remat_cli.compiling.search.aimed import AIMS, fit_budget
+from remat_cli.compiling.search.aimed import AIMS, fit_less
 from remat_cli.compiling.search.kept_curve import KeptCurve, KeptPlan, keep_plan, kept_curve, point_of
 from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.split_model import prepare_split, profile_split
@@ -168,7 +168,7 @@ class KnownPlans:
             first = replace(first, prepared=split.prepared, platform=platform, splitting=split.splitting)
         found = write_within_budget(first, task.request.search.within(BUILD_SECONDS), task.progress)
         if isinstance(found, OneModel) and split is not None:
-            tighter = partial(fit_budget, Tiles(task), AIMS[1:])
+            tighter = partial(fit_less, Tiles(task), AIMS[1:])
             found = replace(found, splitting=as_planned(split.splitting, found), tighter=tighter)
         if isinstance(found, Refused):
             return None
