@@ -38,7 +38,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def report(folder, cache) -> dict:
     """What a compile for several targets says."""
-    return compiled(folder, "--target", "here,arm64", "--target", "wasm", "--budget", "100%")
+    return compiled(folder, "--target", "here,arm64", "--target", "wasm", "--budget", "100%", "--force")
 
 
 def compiled(folder: Path, *words: str, code: int = 0) -> dict:
