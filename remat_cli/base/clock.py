@@ -49,8 +49,12 @@ class SearchClock:
     @property
     def _rest(self) -> float:
         """Seconds that are left, of the whole too; below zero once they are over."""
-        own = self.seconds - (self.now() - self._began - self._ran)
-        return own if self.whole is None else min(own, self.whole._rest)
+        return self._own_rest if self.whole is None else min(self._own_rest, self.whole._rest)
+
+    @property
+    def _own_rest(self) -> float:
+        """The same, whatever is left of the whole."""
+        return self.seconds - (self.now() - self._began - self._ran)
 
     @property
     def is_over(self) -> bool:
@@ -64,8 +68,7 @@ class SearchClock:
 
     def grant(self, seconds: float) -> None:
         """Let at least so many seconds be left, of the whole too."""
-        own = self.seconds - (self.now() - self._began - self._ran)
-        self.seconds += max(0.0, seconds - own)
+        self.seconds += max(0.0, seconds - self._own_rest)
         if self.whole is not None:
             self.whole.grant(seconds)
 

@@ -1,6 +1,5 @@
 """Reads from a model what the runtime's layout step looks at, and which whole ops its tiles and copies stand for."""
 
-import heapq
 from collections.abc import Mapping
 from math import prod
 
@@ -8,6 +7,7 @@ import msgspec
 import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import Graph
+from remat_cli.core.schedule.orders import ranked_order
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.ort_rules.layout import CONV, SENSITIVE, WINDOWS, LayoutOp, LayoutScene, Shape, WholeLayout
 
@@ -55,24 +55,10 @@ def layout_scene(model: ir.Model, shapes: Mapping[str, Shape], places: Mapping[s
 
 def _as_placed(nodes: list[ir.Node], places: Mapping[str, int]) -> list[ir.Node]:
     """Nodes in the order of a file; those that it has not, as fusions make them, as soon as what they read is there."""
-    readers: dict[ir.Node, list[ir.Node]] = {node: [] for node in nodes}
-    left = dict.fromkeys(nodes, 0)
-    for node in nodes:
-        for maker in {value.producer() for value in node.inputs if value is not None}:
-            if maker in readers:
-                readers[maker].append(node)
-                left[node] += 1
     numbers = {node: number for number, node in enumerate(nodes)}
-    ready = [(places.get(node.name or "", -1), numbers[node]) for node in nodes if not left[node]]
-    heapq.heapify(ready)
-    found = list[ir.Node]()
-    while ready:
-        found.append(nodes[heapq.heappop(ready)[1]])
-        for reader in readers[found[-1]]:
-            left[reader] -= 1
-            if not left[reader]:
-                heapq.heappush(ready, (places.get(reader.name or "", -1), numbers[reader]))
-    return found
+    makers = ({value.producer() for value in node.inputs if value is not None} for node in nodes)
+    sources = [{numbers[maker] for maker in each if maker in numbers} for each in makers]
+    return [nodes[number] for number in ranked_order(sources, [places.get(node.name or "", -1) for node in nodes])]
 
 
 def differing_ops(whole: WholeLayout, model: ir.Model, shapes: Mapping[str, Shape]) -> frozenset[str]:

@@ -152,7 +152,7 @@ class BandSearch:
         """Judge such ops by items in ever more tiles; with one more op left whole where one cannot be cut so."""
         rules = BandRules(1, "outer", self.limits.axis)
         for banding in item_bandings(cast.view, axes, self.limits.most_tiles):
-            found = self._judged(cast, rules, self._size(banding.tiles[0], 1.0), banding)
+            found = self._judged(cast, rules, self._size(banding.tiles[0], 1.0), banding, self.limits.may_fill)
             if isinstance(found, UncutOp):
                 return {*uncut, found.op} if banding.tiles[0] == LEAST_TILES else None
             if is_enough(found):
@@ -233,21 +233,23 @@ class BandSearch:
         """
         if candidate is None or not candidate.may_fill or candidate.cost.peak_bytes <= free_bytes:
             return candidate
-        joined = self._variant(replace(candidate, may_fill=False), candidate.banding)
+        joined = self._without_fills(candidate)
         return candidate if joined is None or joined.cost.peak_bytes > free_bytes else joined
+
+    def _without_fills(self, candidate: BandCandidate) -> BandCandidate | None:
+        return self._variant(replace(candidate, may_fill=False), candidate.banding)
 
     def _variant(self, candidate: BandCandidate, banding: Banding) -> BandCandidate | None:
         found = self._judged(candidate.cast, candidate.rules, candidate.size, banding, candidate.may_fill)
         return None if isinstance(found, UncutOp) else found
 
     def _judged(
-        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool | None = None
+        self, cast: Recast, rules: BandRules, size: BandSize, banding: Banding, may_fill: bool
     ) -> BandCandidate | UncutOp | None:
         """What `judge` says, which is asked once about each banding."""
-        fills = self.limits.may_fill if may_fill is None else may_fill
-        key = (id(cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share, fills)
+        key = (id(cast), tuple(banding.axis.items()), banding.tiles, banding.kept_share, may_fill)
         if key not in self.known:
-            self.known[key] = self.judge(cast, rules, size, banding, fills)
+            self.known[key] = self.judge(cast, rules, size, banding, may_fill)
         return self.known[key]
 
     def restrict(self, limits: SplitLimits, forbidden: frozenset[str]) -> None:
@@ -302,7 +304,7 @@ class BandSearch:
             banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
             if not (banding.group or cast.origin):
                 return None
-            found = self._judged(cast, rules, size, banding)
+            found = self._judged(cast, rules, size, banding, self.limits.may_fill)
             if not isinstance(found, UncutOp):
                 return found
             # in fewer tiles, of its own, if it has its bits then; else whole
@@ -356,7 +358,7 @@ class BandSearch:
         """Joins tiles where filling them in place brings nothing: older runtimes cannot fill."""
         if not best.may_fill:
             return best
-        other = self._variant(replace(best, may_fill=False), best.banding)
+        other = self._without_fills(best)
         if other is None or other.cost.peak_bytes > best.cost.peak_bytes:
             return best
         return other if self._price(other) <= self._price(best) else best
