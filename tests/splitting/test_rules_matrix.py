@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat_cli.splitting.rules.matrix import Product, has_same_bits, is_one_packed
+from remat_cli.splitting.rules.table import slice_op
 from remat_cli.splitting.tiles.op_view import Slab
 from tests.splitting.sliced_op import Array, OneOp, Outcome, check_slices, run, view_of
 
@@ -259,3 +260,11 @@ def test_a_constant_matrix_of_float64_is_not_packed() -> None:
     for kind, is_packed in ((np.float32, True), (np.float64, False)):
         op = product(noise(4, 30).astype(kind), noise(30, 20).astype(kind), weights=(1,))
         assert is_one_packed(view_of(op, run(op)), (30, 20)) is is_packed
+
+
+def test_products_of_float64_stay_whole_in_files_for_other_processors() -> None:
+    rng = np.random.default_rng(0)
+    op = OneOp("MatMul", (rng.standard_normal((3, 64, 32)), rng.standard_normal((3, 32, 48))))
+    view, slab = view_of(op, run(op)), Slab(0, 0, 2)
+    assert slice_op(view, slab) is not None
+    assert slice_op(replace(view, is_portable=True), slab) is None

@@ -214,7 +214,8 @@ class Loops:
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]]) -> ModelView:
         prepared, threads = self.task.whole.prepared, op_threads(self.task.request.conditions)
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
-        return view_model(lean, graph, prepared.layout_block, max(THREADS, threads), own_threads=threads)
+        view = view_model(lean, graph, prepared.layout_block, max(THREADS, threads), own_threads=threads)
+        return replace(view, is_portable=self.task.request.conditions.portable)
 
     @cached_property
     def _profile(self) -> Profile:

@@ -75,7 +75,7 @@ class Tiles:
             raised = raised_model(whole.prepared, conditions, task.work, run_ns) if self.may_fill else None
         model = raised or whole.prepared.reference
         view = view_model(model, whole.prepared.graph, block, threads, splits.allow_reassociation)
-        view = replace(view, at_one_size=conditions.family is None)
+        view = replace(view, at_one_size=conditions.family is None, is_portable=conditions.portable)
         limits = SplitLimits(
             most_tiles=splits.max_tiles,
             axis=splits.axis,

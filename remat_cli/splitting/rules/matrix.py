@@ -329,7 +329,8 @@ def _is_exact(op: OpView, slab: Slab, factors: Factors, needs: tuple[Slab | None
     kind = element_type(op)
     if op.may_reassociate and kind in REASSOCIATED:
         return True
-    is_double = kind == ir.DataType.DOUBLE and op.key in DOUBLES
+    # other processors compute products of float64 in ways that were not measured
+    is_double = kind == ir.DataType.DOUBLE and op.key in DOUBLES and not op.is_portable
     if kind is None or not (kind == ir.DataType.FLOAT or is_double or kind.is_integer()):
         return False
     left, right = factors.shapes(op)

@@ -65,7 +65,7 @@ class OpView:
     elements, for which they hold with `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in
     another order than the whole, and zeros may have the other sign. `defaults` tells which constants are inputs of the
     model too, so that a caller may give others. `at_one_size`: it will run at these sizes only, so that a shape that is
-    computed from sizes is as well said.
+    computed from sizes is as well said. `is_portable`: other kinds of processors than this one will run it too.
     """
 
     node: ir.Node
@@ -78,6 +78,7 @@ class OpView:
     own_threads: int = MOST_THREADS
     defaults: tuple[bool, ...] = ()
     at_one_size: bool = False
+    is_portable: bool = False
 
     @property
     def key(self) -> tuple[str, str]:

@@ -47,6 +47,7 @@ class ModelView:
     `channel_block` is how many channels the CPU's blocked layout keeps together (1: the model has no such layout),
     `threads` the most threads that an op will run on, `own_threads` those of the sessions whose bits count. With
     `may_reassociate` slabs need not have the bits of the whole. `at_one_size`: it will run at these sizes only.
+    `is_portable`: on other kinds of processors than this one too.
     """
 
     model: ir.Model
@@ -56,12 +57,13 @@ class ModelView:
     may_reassociate: bool = False
     own_threads: int = MOST_THREADS
     at_one_size: bool = False
+    is_portable: bool = False
     _slices: dict[tuple[int, int, int, int], Sliced | None] = field(default_factory=dict, repr=False, compare=False)
 
     def of_other(self, model: ir.Model, graph: Graph) -> ModelView:
         """A view of another model, for the same sessions and sizes."""
         found = view_model(model, graph, self.channel_block, self.threads, self.may_reassociate, self.own_threads)
-        return replace(found, at_one_size=self.at_one_size)
+        return replace(found, at_one_size=self.at_one_size, is_portable=self.is_portable)
 
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -86,6 +88,7 @@ class ModelView:
                 own_threads=self.own_threads,
                 defaults=tuple(value is not None and value.name in given for value in node.inputs),
                 at_one_size=self.at_one_size,
+                is_portable=self.is_portable,
             )
             for node in self.nodes
         )
