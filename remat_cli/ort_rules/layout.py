@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from remat_cli.ort_rules.order import Wiring, depth_first_order
+
 NCHWC: Final = "com.microsoft.nchwc"
 CONTRIB: Final = "com.microsoft"
 BLOCKS: Final = (16, 8, 1)
@@ -158,12 +160,15 @@ class _Step:
     makers: frozenset[str] = frozenset()
 
     def done(self) -> LaidOut:
-        """Walk, then reorder what is still read by others."""
+        """Walk in the order of a default session, then reorder what is still read by others."""
         ops = self.scene.ops
+        places = {op.name: place for place, op in enumerate(ops)}
         self.reads = Counter(name for op in ops for name in op.reads)
         self.reads.update(self.scene.outputs & {name for op in ops for name in op.makes})
         self.makers = frozenset(name for op in ops for name in op.makes)
-        for op in ops:
+        named = [Wiring(tuple(filter(None, op.reads)), tuple(filter(None, op.makes))) for op in ops]
+        for number in depth_first_order(named):
+            op = ops[number]
             if op.is_standard(CONV) or (op.domain == CONTRIB and op.op_type == "FusedConv"):
                 is_taken = self._conv(op)
             elif op.is_standard(*WINDOWS):
@@ -178,7 +183,8 @@ class _Step:
         back = [LayoutOp(f"{name}{BACK}", "ReorderOutput", NCHWC, (each.name,), (name,)) for name, each in left]
         channels = {each.name: each.channels for each in self.blocked.values()}
         channels |= {new: self._channels_of(old) or 0 for old, new in self.reordered.items()}
-        return LaidOut((*sorted(self.made, key=lambda op: op.is_blocked), *back), channels)
+        old = sorted((op for op in self.made if not op.is_blocked), key=lambda op: places[op.name])
+        return LaidOut((*old, *(op for op in self.made if op.is_blocked), *back), channels)
 
     def _beside(self, op: LayoutOp) -> bool:
         """An op that is taken into the layout only where all that it reads lies there."""

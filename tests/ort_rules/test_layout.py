@@ -15,7 +15,8 @@ from onnx import helper, numpy_helper
 from remat_cli.compiling.processor import block_here
 from remat_cli.onnx_io.read.layout_scene import declared_shapes, layout_scene
 from remat_cli.ort_rules.layout import LayoutOp, LayoutScene, fates, laid_out, whole_layout
-from tests.helpers import optimise
+from remat_cli.ort_rules.order import Wiring, depth_first_order
+from tests.helpers import optimise, profile_events
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 BLOCKED = "com.microsoft.nchwc:"
@@ -165,3 +166,32 @@ def test_ops_that_fusions_made_stand_where_they_can_be_computed(tmp_path):
     names = {op.name: op.name for op in scene.ops}
     for block in (8, 16):
         assert fates(scene, block, names)["add"] == frozenset({(True, ("add",))})
+
+
+def test_ops_are_numbered_in_the_order_of_a_default_session(tmp_path):
+    """Not as they stand in the file: what a sum reads as its second is walked first, so that it is reordered last."""
+    rng = np.random.default_rng(0)
+    shapes = {"wide": (16, 16, 3, 3), "narrow": (16, 16, 1, 1), "bias": (16,)}
+    numbers = {"starts": [1, 1], "ends": [9, 9], "axes": [2, 3]}
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    weights |= {name: np.array(value) for name, value in numbers.items()}
+    nodes = [
+        helper.make_node("Abs", ["x"], ["left"], name="left"),
+        helper.make_node("Conv", ["left", "wide", "bias"], ["a"], name="a"),
+        helper.make_node("Slice", ["left", *numbers], ["cut"], name="cut"),
+        helper.make_node("Sqrt", ["cut"], ["right"], name="right"),
+        helper.make_node("Conv", ["right", "narrow", "bias"], ["b"], name="b"),
+        helper.make_node("Add", ["a", "b"], ["y"], name="y"),
+    ]
+    sizes = dict.fromkeys(("x", "left"), (1, 16, 10, 10)) | dict.fromkeys(("right", "a", "b", "y"), (1, 16, 8, 8))
+    known = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, size) for name, size in sizes.items()]
+    held = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "g", known[:1], known[-1:], held, value_info=known[1:-1])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = ir.from_proto(proto)
+    ops = laid_out(layout_scene(model, declared_shapes(model) | sizes), block_here(tmp_path)).ops
+    order = depth_first_order([Wiring(op.reads, op.makes) for op in ops])
+    events, _ = profile_events(proto.SerializeToString(), {"x": np.ones(sizes["x"], np.float32)}, exact=False)
+    seen = [event["args"]["op_name"] for event in events]
+    assert [ops[number].op_type for number in order] == seen
+    assert seen == ["Abs", "ReorderInput", "Slice", "Sqrt", "ReorderInput", "Conv", "Conv", "ReorderOutput"]

@@ -172,7 +172,8 @@ class ModelView:
         """The op cut down to a slab of its output; remembered."""
         key = (op, *slab)
         if key not in self._slices:
-            if captured_values(self.nodes[op]) or not self.graph.ops[op].repeatable or op in self.of_value_lengths:
+            # tiles of what sessions fuse are fused like the whole op, so that it can be cut though it may not run again
+            if captured_values(self.nodes[op]) or self.facts[op].why_not_repeatable or op in self.of_value_lengths:
                 self._slices[key] = None
             elif slab.axis == 1 and any(name in self.blocked for name in (*self.reads[op], *self.makes[op])):
                 self._slices[key] = self._slice_of_blocks(op, slab)
