@@ -137,9 +137,9 @@ def _leanest(
         if most_bytes is None:
             runs: RunsForecast | None = most_of([within.runs(form, *each) for each in kinds])
         else:
-            below = [within.runs_below(most_bytes, form, *each) for each in kinds]
-            found = [each for each in below if each is not None]
-            runs = most_of(found) if len(found) == len(kinds) else None
+            below = (within.runs_below(most_bytes, form, *each) for each in kinds)
+            found = list(itertools.takewhile(lambda each: each is not None, below))  # one that is not wanted ends it
+            runs = most_of([each for each in found if each is not None]) if len(found) == len(kinds) else None
         if runs is not None and (best is None or price(form, runs) < price(best.form or form, best.runs)):
             best = Formed(form, runs)
     return best
