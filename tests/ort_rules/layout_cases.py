@@ -55,7 +55,7 @@ CONVOLUTIONS = {
     "conv to 18": (x().conv("a", "x", 16, 18), "x'=*ReorderInput(x) a#=*Conv(x') a=*ReorderOutput(a#)"),
     "two of one": (
         x().conv("a", "x", 16, 16).conv("b", "x", 16, 16),
-        "x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(x') a=*ReorderOutput(a#) b=*ReorderOutput(b#)",
+        "x'=*ReorderInput(x) b#=*Conv(x') a#=*Conv(x') b=*ReorderOutput(b#) a=*ReorderOutput(a#)",
     ),
     "depthwise": (x(20).conv("a", "x", 1, 20, groups=20), "x'=*ReorderInput(x) a#=*Conv(x') a=*ReorderOutput(a#)"),
     "depthwise of 18": (x(18).conv("a", "x", 1, 18, groups=18), "a=Conv(x)"),
@@ -133,15 +133,15 @@ BESIDE = {
     ),
     "sum of two that nobody else reads": (
         after().conv("b", "x", 16, 16).op("y", "Add", "a", "b"),
-        "x'=*ReorderInput(x) a#=*Conv+sum(x',b#)[a+y] b#=*Conv(x') y=*ReorderOutput(a#)",
+        "x'=*ReorderInput(x) b#=*Conv(x') a#=*Conv+sum(x',b#)[a+y] y=*ReorderOutput(a#)",
     ),
     "sum where the first has an activation": (
         after().op("r", "Relu", "a").conv("b", "x", 16, 16).op("y", "Add", "r", "b"),
-        "x'=*ReorderInput(x) a#=*Conv+Relu(x')[a+r] b#=*Conv+sum(x',a#)[b+y] y=*ReorderOutput(b#)",
+        "x'=*ReorderInput(x) b#=*Conv+sum(x',a#)[b+y] a#=*Conv+Relu(x')[a+r] y=*ReorderOutput(b#)",
     ),
     "sum where both have": (
         after().op("r", "Relu", "a").conv("b", "x", 16, 16).op("s", "Relu", "b").op("y", "Add", "r", "s"),
-        "y#=Add(a#,b#) x'=*ReorderInput(x) a#=*Conv+Relu(x')[a+r] b#=*Conv+Relu(x')[b+s] y=*ReorderOutput(y#)",
+        "y#=Add(a#,b#) x'=*ReorderInput(x) b#=*Conv+Relu(x')[b+s] a#=*Conv+Relu(x')[a+r] y=*ReorderOutput(y#)",
     ),
     "sum without bias": (
         after().conv("b", "a", 16, 16, bias="").op("y", "Add", "a", "b"),
@@ -157,7 +157,7 @@ BESIDE = {
     ),
     "sum of three": (
         after().conv("b", "a", 16, 16).conv("c", "a", 16, 16).op("y", "Sum", "a", "b", "c"),
-        "y#=Sum(a#,b#,c#) x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(a#) c#=*Conv(a#) y=*ReorderOutput(y#)",
+        "y#=Sum(a#,b#,c#) x'=*ReorderInput(x) a#=*Conv(x') c#=*Conv(a#) b#=*Conv(a#) y=*ReorderOutput(y#)",
     ),
     "product": (
         after().conv("b", "a", 16, 16).op("y", "Mul", "a", "b"),
@@ -197,12 +197,12 @@ BESIDE = {
         .conv("b", "x", 16, 16)
         .op("j", "Concat", "a", "b", axis=1, shape=(1, 32, 8, 8))
         .op("y", "Softsign", "b"),
-        "j#=Concat(a#,b#) y=Softsign(b) x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(x') b=*ReorderOutput(b#) "
+        "j#=Concat(a#,b#) y=Softsign(b) x'=*ReorderInput(x) b#=*Conv(x') a#=*Conv(x') b=*ReorderOutput(b#) "
         "j=*ReorderOutput(j#)",
     ),
     "product, and one read elsewhere": (
         after().conv("b", "x", 16, 16).op("p", "Mul", "a", "b").op("y", "Softsign", "b"),
-        "p#=Mul(a#,b#) y=Softsign(b) x'=*ReorderInput(x) a#=*Conv(x') b#=*Conv(x') b=*ReorderOutput(b#) "
+        "p#=Mul(a#,b#) y=Softsign(b) x'=*ReorderInput(x) b#=*Conv(x') a#=*Conv(x') b=*ReorderOutput(b#) "
         "p=*ReorderOutput(p#)",
     ),
     "norm, and what it reads elsewhere": (
@@ -230,7 +230,7 @@ BESIDE = {
     ),
     "activation beside": (
         after().op("y", "Sigmoid", "a").op("z", "Tanh", "a"),
-        "y#=Sigmoid(a#) z#=Tanh(a#) x'=*ReorderInput(x) a#=*Conv(x') y=*ReorderOutput(y#) z=*ReorderOutput(z#)",
+        "y#=Sigmoid(a#) z#=Tanh(a#) x'=*ReorderInput(x) a#=*Conv(x') z=*ReorderOutput(z#) y=*ReorderOutput(y#)",
     ),
     "activation of input": (x().op("y", "Relu", "x"), "y=Relu(x)"),
     "activation of a kept one": (
