@@ -32,6 +32,8 @@ from remat_cli.core.values.sizes import Dim
 from remat_cli.runtime.sessions.error_text import is_of_the_machine
 
 LEFT_OUT = "a way to split the model was left out, by a fault of remat that you may want to report: {}"
+AGAIN_SHARE = 0.25
+"""Of the time for the plan of a split: what another may take where it fails as written; splits for less may do better."""
 Tighter = Callable[[], OneModel | Refused | None]
 """Plans again for what holds less."""
 
@@ -115,7 +117,7 @@ class SplitTask:
             splitting=trial.splitting,
             dims=trial.dims,
         )
-        found = write_within_budget(first, search, self.progress)
+        found = write_within_budget(first, search.share(AGAIN_SHARE), self.progress)
         if not self.question.least:
             needed_bytes = found.written.least_budget_bytes if isinstance(found, OneModel) else 0
             found = with_budget(found, max(budget_bytes, needed_bytes))
