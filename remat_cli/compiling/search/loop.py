@@ -33,7 +33,7 @@ from remat_cli.runtime.sessions.error_text import is_of_the_machine
 
 LEFT_OUT = "a way to split the model was left out, by a fault of remat that you may want to report: {}"
 AGAIN_SHARE = 0.25
-"""Of the time for the plan of a split: what another may take where it fails as written; splits for less may do better."""
+"""Of the time for a split's plan: what another may take where it fails as written; splits for less may do better."""
 Tighter = Callable[[], OneModel | Refused | None]
 """Plans again for what holds less."""
 
