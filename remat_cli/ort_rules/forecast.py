@@ -64,15 +64,16 @@ class FileFacts(msgspec.Struct, frozen=True):
     """How a file is written: its weights, in the order in which ops read them first, and where they lie.
 
     `is_mapped`: those that are not small lie in data files.
-    `is_primed`: it has primers. `form_ops` are those of the steady form that the graph does not have, `body_ops` those
-    in bodies of its ops. `inputs_bytes` are those of each of its inputs, which a process has made before it loads it.
+    `is_primed`: it has primers. `form_ops` are those of the steady form that the graph does not have, `levels` say of
+    each op in bodies of others how many of them lie around it. `inputs_bytes` are those of each of its inputs, which a
+    process has made before it loads it.
     """
 
     weights: tuple[LoadedWeight, ...]
     is_mapped: bool
     is_primed: bool
     form_ops: int = 0
-    body_ops: int = 0
+    levels: tuple[int, ...] = ()
     inputs_bytes: tuple[int, ...] = ()
 
 
@@ -135,8 +136,8 @@ def _predict(judged: Judged, file: FileFacts, runtime: Runtime, sessions: Sessio
 
     def loaded(stuck_copies: int) -> LoadForecast:
         what = LoadedFile(
-            ops=ops + file.form_ops + file.body_ops,
-            branch_ops=file.body_ops + (0 if judged.steady is None else ops),
+            ops=ops + file.form_ops + len(file.levels),
+            nested_ops=sum(file.levels) + (0 if judged.steady is None else ops + len(file.levels)),
             is_primed=file.is_primed,
             packing_order=packing_order(judged.graph),
             arena_extra_bytes=extra_bytes,

@@ -37,10 +37,11 @@ that it served; without them up to seven more. Copies larger than it serves all 
 
 The rest, a session's own structures, is fitted: so much for it, for an op, for a weight, and more for each weight that
 a branch reads from outside (0.9 MiB off at most), and for an op in a branch (two models of 430 and 816 ops, as they are
-and in a branch: 2.8 and 3.5 KiB). Each thread beyond two adds about 0.05 MiB. Copies that lie in the arena
-(`arena_copies`) come with what it holds beyond them. Not counted is what ConvTranspose, and quantised convolutions
-whose copies lie outside the arena, take beyond the size of their weights: about a twentieth, and the largest of them
-once.
+and in a branch: 2.8 and 3.5 KiB), once for each branch or body around it: every level keeps a copy of what lies deeper
+(43 files with bodies up to five levels deep; 387 ops there took 7.6 MiB, not 4). Each thread beyond two adds about
+0.05 MiB. Copies that lie in the arena (`arena_copies`) come with what it holds beyond them. Not counted is what
+ConvTranspose, and quantised convolutions whose copies lie outside the arena, take beyond the size of their weights:
+about a twentieth, and the largest of them once.
 """
 
 import bisect
@@ -58,8 +59,8 @@ class LoadRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a session takes beside weights, and what it does with saved copies.
 
     A file is read through a buffer of `stream_bytes`. `session_bytes` are a session's own, with `op_bytes` for each op,
-    `branch_op_bytes` more for one in a branch, `weight_bytes` for each weight, `captured_bytes` more for one that a
-    branch reads from outside. A weight inside the file that a branch has itself is there `branch_copies` times more.
+    `branch_op_bytes` more for each branch around it, `weight_bytes` for each weight, `captured_bytes` more for one that
+    a branch reads from outside. A weight inside the file that a branch has itself is there `branch_copies` times more.
     Kernels read in `run_bytes` of code and tables when they run first. A gather touches
     `gathered_factor` times the rows that it reads of a mapped weight. Primers leave `primed_bytes`; of the copies that
     are dropped, at most `stuck_copies` stay for all that. A session without an arena holds `no_arena_bytes` beyond live
@@ -144,7 +145,9 @@ class LoadForecast(msgspec.Struct, frozen=True):
 
 
 class LoadedFile(msgspec.Struct, frozen=True):
-    """What of a file matters beside its weights: how many ops it has, and how many of them in a branch; its primers.
+    """What of a file matters beside its weights: how many ops it has, and its primers.
+
+    `nested_ops`: those in a branch, each as often as there are branches or bodies around it.
 
     `arena_extra_bytes` is what the arena holds, once it is loaded, beyond copies of weights in it. `stuck_copies` of
     those that are dropped may stay where they lay, in spite of primers. `threshold_bytes`: smaller blocks lie in the
@@ -155,7 +158,7 @@ class LoadedFile(msgspec.Struct, frozen=True):
     """
 
     ops: int
-    branch_ops: int = 0
+    nested_ops: int = 0
     is_primed: bool = False
     packing_order: tuple[int, ...] = ()
     arena_extra_bytes: int = 0
@@ -191,7 +194,7 @@ def load_forecast(weights: Sequence[LoadedWeight], file: LoadedFile, rules: Load
     )
     captured = sum(weight.is_captured for weight in weights)
     weights_bytes = rules.weight_bytes * len(weights) + rules.captured_bytes * captured
-    ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.branch_ops
+    ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.nested_ops
     structure_bytes = rules.session_bytes + ops_bytes + weights_bytes + rules.primed_bytes * file.is_primed
     read_bytes = structure_bytes + file.arena_extra_bytes + sum(inside) + branches.kept_bytes + holes_bytes
     copied_bytes = read_bytes + max(*inside, branches.passing_bytes, 0)

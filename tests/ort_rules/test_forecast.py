@@ -215,9 +215,10 @@ def test_every_op_of_the_file_is_loaded_and_those_in_branches_take_more():
     bare = loading().loaded_bytes
     assert loading(judged=chain([100, 60, 40])).loaded_bytes == bare + OP
     assert loading(facts(form_ops=3)).loaded_bytes == bare + 3 * OP
-    assert loading(facts(body_ops=3)).loaded_bytes == bare + 3 * (OP + BRANCH_OP)
+    assert loading(facts(levels=(1, 1, 2))).loaded_bytes == bare + 3 * OP + 4 * BRANCH_OP
     formed = chain([100, 60], steady=Steady(SteadyForm(), SteadyBranch(1)))
     assert loading(judged=formed).loaded_bytes == bare + 2 * BRANCH_OP
+    assert loading(facts(levels=(1, 2)), formed).loaded_bytes == bare + 2 * OP + (2 + 5) * BRANCH_OP
     assert loading(facts(is_primed=True)).loaded_bytes == bare + RULES_1_32.loading.primed_bytes
 
 

@@ -150,7 +150,7 @@ def test_packed_copies_of_weights_of_a_branch_lie_where_these_were_read(count, s
 
 def test_structure_grows_with_ops_in_branches_and_what_the_arena_holds():
     bare = load_forecast([], LoadedFile(10), OLD)
-    more = load_forecast([], LoadedFile(10, branch_ops=4, arena_extra_bytes=1000), OLD)
+    more = load_forecast([], LoadedFile(10, nested_ops=4, arena_extra_bytes=1000), OLD)
     assert more.load_peak_bytes == more.loaded_bytes == bare.loaded_bytes + 4 * 3400 + 1000
 
 

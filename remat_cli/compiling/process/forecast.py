@@ -1,5 +1,6 @@
 """What of a file decides what a process holds for it, read from the model: for the forecast of plans, and of models."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.profile import Profile
 from remat_cli.core.values.promises import ProcessTerm
 from remat_cli.core.values.resident import WeightFiles
+from remat_cli.onnx_io.read.default_order import subgraphs
 from remat_cli.onnx_io.read.interface import inner_uses, weight_uses
 from remat_cli.onnx_io.write.arena_copies import arena_copies
 from remat_cli.onnx_io.write.kernel_calls import heaps_of
@@ -41,7 +43,7 @@ def forecast_of(written: WrittenModel, prepared: Prepared, files: WeightFiles) -
         is_mapped=has_data_file(written.rewritten.model, files.external),
         is_primed=_wants_primers(weights),
         form_ops=0 if written.form is None else FORM_OPS,
-        body_ops=_body_ops(prepared.reference),
+        levels=tuple(_levels(prepared.reference.graph)),
         inputs_bytes=_inputs_bytes(prepared),
     )
     return predict(written.sessions.judged, file, prepared.runtime)
@@ -51,9 +53,11 @@ def _inputs_bytes(prepared: Prepared) -> tuple[int, ...]:
     return tuple(tensor.size_bytes for tensor in prepared.graph.tensors if tensor.producer is None)
 
 
-def _body_ops(model: Any) -> int:
-    """How many ops a model has in bodies of others."""
-    return sum(len(graph) for graph in model.graphs()) - len(model.graph)
+def _levels(graph: Any, level: int = 1) -> Iterator[int]:
+    """Of each op in bodies of others, how many of them lie around it."""
+    for body in (body for node in graph for body in subgraphs(node)):
+        yield from itertools.repeat(level, len(body))
+        yield from _levels(body, level + 1)
 
 
 def saves_packed(written: WrittenModel, prepared: Prepared, files: WeightFiles) -> bool:
@@ -119,7 +123,7 @@ def model_forecast(prepared: Prepared, profile: Profile, runtime: Runtime | None
         weights=tuple(weights),
         is_mapped=is_mapped,
         is_primed=prepared.source.is_primed,
-        body_ops=_body_ops(prepared.reference),
+        levels=tuple(_levels(prepared.reference.graph)),
         inputs_bytes=_inputs_bytes(prepared),
     )
     return predict(judged, file, runtime or prepared.runtime)

@@ -109,10 +109,6 @@ def _op(view: ModelView, op: int, free_bytes: int, names: ToldNames) -> SplitObs
         does, whose = ("made", "its length") if name in view.makes[op] else ("read", "the length of what it makes")
         text = f"{named} is {does} whole by {_told(node, names)}: {whose} depends on values"
         return SplitObstacle(text, is_final=False, op=op)
-    if not view.graph.ops[op].repeatable and not view.facts[op].why_not_repeatable:
-        # no proof: tiles of what sessions fuse would mostly be fused alike
-        text = f"{named} must exist whole: {_told(node, names)} is not cut, as sessions fuse it with another op"
-        return SplitObstacle(text, is_final=False, op=op)
     condition = "" if view.may_reassociate else WITH_SAME_BITS
     return SplitObstacle(
         f"{named} must exist whole: {_told(node, names)} cannot be cut{condition}",
