@@ -25,6 +25,7 @@ from remat_cli.splitting.recast.norms import norms_apart
 from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast.resize import resizes_apart
 from remat_cli.splitting.recast.shifts_flat import rows_apart
+from remat_cli.splitting.recast.steps import steps_apart
 from remat_cli.splitting.rules.conv_channels import ITEMS
 from remat_cli.splitting.tiles.estimate import Estimate, estimate, piece_bytes
 from remat_cli.splitting.tiles.op_view import SUMMED
@@ -327,7 +328,7 @@ class BandSearch:
                 plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
                 # ways through time cost no time to take apart
                 apart = ways_apart(plain, self._largest // LEAST_SHARE, self.forbidden)
-                for take_apart in (ranges_apart, groups_apart, norms_apart, resizes_apart, rows_apart):
+                for take_apart in (steps_apart, ranges_apart, groups_apart, norms_apart, resizes_apart, rows_apart):
                     apart = take_apart(apart, least_bytes, self.forbidden)
                 found = layouts_apart(apart, least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)
