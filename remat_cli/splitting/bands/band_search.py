@@ -38,6 +38,7 @@ MOST_SIZES = 16  # sizes from which tensors are kept in bands
 SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
 CROSSINGS: tuple[float, ...] = (1.0, 4.0, 0.5)  # how much larger tiles may be that read across bands
 MOST_NODES, NODES_PER_OP = 3_000, 20  # in the written model, which else is slow to load and to plan
+FEW_OPS = 50  # a model of fewer may have nodes as one of so many
 MORE_NODES = 3  # times as many where nothing else fits
 GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
@@ -366,7 +367,7 @@ class BandSearch:
 
     @property
     def _most_nodes(self) -> int:
-        return min(MOST_NODES, NODES_PER_OP * len(self.order))
+        return min(MOST_NODES, NODES_PER_OP * max(FEW_OPS, len(self.order)))
 
     @cached_property
     def _lasting(self) -> frozenset[str]:

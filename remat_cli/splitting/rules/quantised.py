@@ -7,10 +7,9 @@ Where they do not is said with the rule. Without rows are ops that quantise by t
 (`recast/dynamic.py`). DynamicQuantizeLSTM has none either: what it reads, and what it remembers after each step, is
 quantised by the range of all items of the batch, so that 33 of 37 parts of batches differ, and 21 of 37 where only
 what is remembered has another range (1.32.0, 1, 2 and 4 threads). Its two ways through time come apart
-(`recast/directions.py`). Along time only what is read has another range, since what is remembered has one each step.
-Parts of one item had the bits of the whole, 0 of 160 differ (1.32.0, x86-64; 40 networks of 2 to 79 steps, 1, 2, 4 and
-8 threads), beside a second item of no steps that holds both ends of the range of all; of 2, 4 and more items threads
-share rows otherwise then, and most parts differ. No rule does so yet.
+(`recast/directions.py`). Along time only what is read has another range, since what is remembered has one each step:
+stretches that read both ends of the range of all have the bits of the whole, of one item and a few more cases
+(`recast/steps.py`).
 """
 
 import math
