@@ -45,9 +45,10 @@ Made by `make bench-quantised`: models quantised by `onnxruntime.quantization.qu
 `onnxruntime.transformers.float16`, in four bits (MatMulNBits at accuracy level 4, GroupQueryAttention) as builders of
 language models write them; with random weights, compiled for shares of their own peak. Live: tensors, weights and
 inputs in a default session, before and after, at the largest size. Bits: outputs beside those of the quantised model;
-for ranges at other sizes as well. Predicted times are sums of ops that were measured one by one, on a machine with
-other work on it.
+for ranges at other sizes as well. Predicted times are sums of ops that were measured one by one, measured ones those of
+both models in turn, on a machine with other work on it.
 """
+SMALL_PERCENT, TIMES = 10.0, ("predicted", "measured")
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def row(name: str, path: Path, budget: str, time_limit: str) -> Row:
         "outcome": "same bits" if seen["outputs_identical"] else "DIFFERENT",
         "live_bytes": [seen["original_default_session_peak_bytes"], seen["measured_peak_default_session_bytes"]],
         "predicted_percent": seen["predicted_overhead_percent"],
+        "measured_percent": seen["measured_overhead_percent"],
     }
 
 
@@ -150,20 +152,28 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     """A row for each model and share."""
     yield from INTRODUCTION.splitlines()
     yield ""
-    yield "| model | budget | outcome | live | time, predicted |"
-    yield "|---|---|---|---|---|"
+    yield "| model | budget | outcome | live | time, predicted | time, measured |"
+    yield "|---|---|---|---|---|---|"
     for each in rows:
         if "live_bytes" not in each:
-            yield f"| {each['model']} | {each['budget']} | {each['outcome']} | | |"
+            yield f"| {each['model']} | {each['budget']} | {each['outcome']} | | | |"
             continue
         cells = [" to ".join(map(format_bytes, each["live_bytes"]))]
-        cells.append(f"{each['predicted_percent']:+.1f} %")
+        times = (each.get(f"{kind}_percent") for kind in TIMES)
+        cells += ["" if percent is None else f"{percent:+.1f} %" for percent in times]
         yield f"| {each['model']} | {each['budget']} | {each['outcome']} | " + " | ".join(cells) + " |"
     for budget in BUDGETS:
         counted = (each for each in rows if not MODELS[each["model"]].is_control)
-        found = [each["outcome"] for each in counted if each["budget"] == budget]
+        here = [each for each in counted if each["budget"] == budget]
+        found = [each for each in here if each["outcome"] == "same bits"]
         yield ""
-        yield f"At {budget}: {found.count('same bits')} of {len(found)} models have a plan with the same bits."
+        yield f"At {budget}: {len(found)} of {len(here)} models have a plan with the same bits."
+        for kind in TIMES:
+            times = [percent for each in found if (percent := each.get(f"{kind}_percent")) is not None]
+            if times:
+                small = sum(percent < SMALL_PERCENT for percent in times)
+                yield ""
+                yield f"Of {len(times)} of them {small} take less than {SMALL_PERCENT:.0f} % longer, as {kind}."
 
 
 def _told(each: Row) -> str:

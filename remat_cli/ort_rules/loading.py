@@ -22,6 +22,8 @@ A weight in a data file is mapped, and nothing is read before it is used. Packin
 with the original: one such weight at a time is there beside its copy. A weight that ops read as it is stays mapped: its
 pages count, clean, once a run has read them (measured: all of them; a gather reads only the rows it takes).
 
+What a copy of another weight takes of a weight that stays (scales of blocks of few bits) is read while loading too.
+
 Where a branch reads weights from outside, originals are freed only when all are packed: the peak has every original and
 every copy. Those in a data file all leave then; those in the heap stay.
 
@@ -89,6 +91,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
     ops make one. `is_read_plainly`: some op reads it as it is too, so that it stays beside its copies. `is_mapped`: it
     lies in a data file, else in the model file. `is_captured`: a branch reads it from outside. `is_of_branch`: it
     belongs to a branch. `is_saved`: its copies are in the data file too, so that a session drops those that it makes.
+    `is_read_early`: no op packs it, but loading reads it all the same.
     """
 
     size_bytes: int
@@ -100,6 +103,7 @@ class LoadedWeight(msgspec.Struct, frozen=True):
     is_saved: bool = False
     copies: int = 1
     packings: int = 1
+    is_read_early: bool = False
 
     @property
     def is_replaced(self) -> bool:
@@ -196,11 +200,15 @@ def load_forecast(weights: Sequence[LoadedWeight], file: LoadedFile, rules: Load
     weights_bytes = rules.weight_bytes * len(weights) + rules.captured_bytes * captured
     ops_bytes = rules.op_bytes * file.ops + rules.branch_op_bytes * file.nested_ops
     structure_bytes = rules.session_bytes + ops_bytes + weights_bytes + rules.primed_bytes * file.is_primed
-    read_bytes = structure_bytes + file.arena_extra_bytes + sum(inside) + branches.kept_bytes + holes_bytes
+    early_bytes = sum(weight.mapped_bytes for weight in weights if weight.is_read_early)
+    read_bytes = (
+        structure_bytes + file.arena_extra_bytes + sum(inside) + branches.kept_bytes + holes_bytes + early_bytes
+    )
     copied_bytes = read_bytes + max(*inside, branches.passing_bytes, 0)
     packing = _pack(weights, file, Heap(places=file.stuck_copies) if file.is_primed else Heap(), rules)
     copies_bytes = sum(weight.packed_bytes for weight in weights if not weight.is_mapped)
-    unread_bytes = sum(weight.mapped_bytes for weight in weights if not weight.packed_bytes)
+    unread = (weight for weight in weights if not (weight.packed_bytes or weight.is_read_early))
+    unread_bytes = sum(weight.mapped_bytes for weight in unread)
     saved_bytes = sum(weight.packed_bytes for weight in weights if weight.is_saved)
     kept_bytes = sum(weight.mapped_bytes for weight in weights if not weight.is_replaced)
     return LoadForecast(

@@ -14,6 +14,9 @@ with and without `session.disable_prepacking` (tests/runtime/test_weights.py rep
   MatMul and Gemm weights that are the left operand, have other than two dimensions, or are not float32.
 - All of these copies can be saved in a data file, but for those that QLinearConv makes of symmetric weights of many
   channels.
+- MatMulNBits at accuracy level 4 has scales and a sum for each block in its copy too (`beside_blocks_bytes`), and its
+  scales and zero points stay beside it. At other levels its copy is as large as the weight where that has 4 bits, and
+  of 8 bits there is none (1.28 to 1.32, AVX-512; tests/runtime/test_weights.py repeats it).
 - A weight of at most `arena_limit_bytes` is copied into the arena, and so already counted there; a larger one lies
   outside it. Where it belongs to a subgraph, its original stays there beside packed copies.
 """
@@ -25,6 +28,14 @@ import msgspec
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.program import Reader, WeightUse
 from remat_cli.ort_rules.arena_copies import ArenaCopyRules
+
+SUM_COLUMNS, NUMBER_BYTES, ALIGNING_BYTES = 16, 4, 126  # of the copies of products with weights in blocks
+
+
+def beside_blocks_bytes(columns: int, blocks: int) -> int:
+    """What a copy of so many columns of so many blocks holds beside their bits: scales, sums, room to align both."""
+    summed = -(-columns // SUM_COLUMNS) * SUM_COLUMNS
+    return (columns + summed) * blocks * NUMBER_BYTES + ALIGNING_BYTES
 
 
 class PackingRule(msgspec.Struct, frozen=True):
@@ -57,7 +68,7 @@ class PackingRules(msgspec.Struct, frozen=True, kw_only=True):
     def packs_weight(self, reader: Reader, dtype: str, shape: Sequence[int]) -> bool:
         """Whether an op replaces such a weight by a packed copy of its own."""
         rule = self._rule(reader)
-        if rule is None or reader.input_index not in rule.inputs:
+        if rule is None or not reader.packs or reader.input_index not in rule.inputs:
             return False
         return (not rule.dtypes or dtype in rule.dtypes) and (not rule.ranks or len(shape) in rule.ranks)
 

@@ -30,6 +30,7 @@ MATMUL, LEFT, CONV = Reader("", "MatMul", 1), Reader("", "MatMul", 0), Reader(""
         (Reader("", "MatMulInteger", 1), "int8", (64, 64), True),
         (Reader("", "MatMulInteger", 1), "float", (64, 64), False),
         (Reader(MS, "MatMulNBits", 1), "uint8", (64, 2, 16), True),  # of any type and rank
+        (Reader(MS, "MatMulNBits", 1, packs=False), "uint8", (64, 2, 32), False),
         (Reader("acme", "MatMul", 1), "float", (64, 64), False),
         (CONV, "float", (64, 64, 1, 1), False),
         (Reader("", "Gather", 0), "float", (64, 64), False),

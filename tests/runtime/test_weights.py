@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.write.packed import packed_weights
-from remat_cli.runtime.sessions._ort import installed_rules, runtime_dtype
+from remat_cli.runtime.sessions._ort import installed_rules
 from remat_cli.runtime.sessions.feeds import make_feeds
 from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings, run_profiled
@@ -44,6 +44,22 @@ class Case(msgspec.Struct, frozen=True):
     fed_type: int = FLOAT
     attributes: dict[str, object] = {}
     others: dict[str, tuple[int, ...]] = {}
+
+
+def in_blocks(bits: int, level: int, packs: bool = True) -> Case:
+    """A product with a matrix in blocks of so many bits, at an accuracy level."""
+    sizes = {"K": N, "N": N, "bits": bits, "block_size": 32, "accuracy_level": level}
+    return Case(
+        "MatMulNBits",
+        "x w scales",
+        (N, N // 32, 4 * bits),
+        (8, N),
+        packs,
+        MS,
+        dtype="uint8",
+        attributes=sizes,
+        others={"scales": (N * N // 32,)},
+    )
 
 
 SQUARE = (N, N)
@@ -87,17 +103,10 @@ CASES = {
         "MatMulIntegerToFloat", "x w s s z z", SQUARE, (8, N), True, MS, dtype="uint8", fed_type=UINT8
     ),
     "QGemm": Case("QGemm", "x s z w s z  s z", SQUARE, (8, N), True, MS, dtype="uint8", fed_type=UINT8),
-    "MatMulNBits": Case(
-        "MatMulNBits",
-        "x w scales",
-        (N, 16, 16),
-        (8, N),
-        True,
-        MS,
-        dtype="uint8",
-        attributes={"K": N, "N": N, "bits": 4, "block_size": 32},
-        others={"scales": (N * 16,)},
-    ),
+    "MatMulNBits": in_blocks(4, 0),
+    "MatMulNBits on bytes": in_blocks(4, 4),
+    "MatMulNBits of bytes": in_blocks(8, 0, packs=False),
+    "MatMulNBits of bytes, on bytes": in_blocks(8, 4),
     "Attention": Case(
         "Attention", "x w b", (256, 768), (1, 8, 256), True, MS, attributes={"num_heads": 8}, others={"b": (768,)}
     ),
@@ -117,16 +126,7 @@ def save_case(path: Path, case: Case) -> tuple[Path, tuple[WeightUse, ...]]:
     node = helper.make_node(case.op_type, names, ["y"], name="op", domain=case.domain, **case.attributes)
     weights = [weight(name, array) for name, array in arrays.items()]
     save_model(path, [node], [value("x", case.fed_type, case.fed)], untyped("y"), weights)
-    uses = tuple(
-        WeightUse(
-            runtime_dtype(array),
-            array.shape,
-            array.nbytes,
-            tuple(Reader(case.domain, case.op_type, i) for i, other in enumerate(names) if other == name),
-        )
-        for name, array in arrays.items()
-    )
-    return path, uses
+    return path, weight_uses(ir.load(path))
 
 
 def packed_bytes(path: Path, case: Case) -> int:
@@ -140,7 +140,11 @@ def test_packed_copies_can_be_saved(tmp_path, name):
     path, uses = save_case(tmp_path / "m.onnx", CASES[name])
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
     save_packed(PackingJob(str(path), str(tmp_path / "saved.onnx"), 1024))
-    assert packed_weights(tmp_path / "saved.onnx").copies["w"]
+    copies = packed_weights(tmp_path / "saved.onnx").copies["w"]
+    assert copies
+    if CASES[name].op_type == "MatMulNBits":
+        made = [sum(buffer.bytes for buffer in copy.buffers) for copy in copies]
+        assert made == [uses[0].size_bytes + uses[0].readers[0].beside_bytes]
     assert PACKING.can_save_packed(uses[0].readers[0]) is (name != "QLinearConv")  # which does not always
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat_cli.core.values.sizes import Dim, SizeFamily, SizeLimit, SizeRange, Term, number
-from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, paths_of_sizes
+from remat_cli.splitting.loops.loop_bits import SizedOp, Tiling, _all_sizes, _InTiles, paths_of_sizes
 from remat_cli.splitting.rules.matrix import Product, Span, has_same_bits, have_matrices_same_bits, have_rows_same_bits
 
 SIZE = st.integers(1, 300)
@@ -49,6 +51,18 @@ def test_tiles_cover_all_and_none_is_shorter_than_half(rows, length):
     assert extents <= tiling.extents(length)
     assert max(extents) <= rows
     assert len(bounds) == 1 or min(extents) >= tiling.least
+
+
+@given(st.integers(1, 40), st.integers(1, 5000), st.sampled_from((2, 4, 16)))
+def test_tiles_of_rows_that_are_computed_together_begin_with_them(packets, length, together):
+    tiling = Tiling(packets * together, together)
+    bounds = tiling.bounds(length)
+    assert (bounds[0][0], bounds[-1][1], len(bounds)) == (0, length, tiling.count(length))
+    assert all(stop == start and start % together == 0 for (_, stop), (start, _) in itertools.pairwise(bounds))
+    extents = {stop - start for start, stop in bounds}
+    assert extents <= tiling.extents(length)
+    assert max(extents) <= tiling.rows
+    assert len(bounds) == 1 or min(extents) >= tiling.least >= 1
 
 
 def dim(*names, factor=1):
@@ -110,3 +124,12 @@ def test_regrouping_is_the_same_for_all_sizes_where_the_same_lies_before_the_axi
         part = whole.take(range(2, 5), read_axis)
         after_part = [*after[:axis], 3, *after[axis + 1 :]]
         assert np.array_equal(part.reshape(after_part), whole.reshape(after).take(range(2, 5), axis))
+
+
+def test_sizes_on_which_no_shape_depends_leave_the_others_all_that_limits_do():
+    ranges = (SizeRange("past", 0, 40), SizeRange("seq", 1, 9), SizeRange("items", 1, 3))
+    family = SizeFamily(ranges, limits=(SizeLimit((("past",), ("seq",)), 40),))
+    op = replace(reader(dim("seq"), length=dim("seq")), op=SimpleNamespace(key=("", "Relu"), threads=1))
+    found = list(_all_sizes(op, _InTiles(Tiling(2), family, None)))
+    assert [each["seq"] for each in found] == list(range(3, 10))
+    assert all(each["past"] == 40 - each["seq"] and each["items"] == 3 for each in found)

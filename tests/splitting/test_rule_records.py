@@ -92,6 +92,10 @@ PROOFS = {
     ),
     "moves_numbers": ("test_rule_records.test_results_are_numbers_of_what_is_read",),
     "counts_windows": ("test_learn_dims.test_windows_of_quantised_convolutions_are_counted_by_their_attributes",),
+    "rows_together": (
+        "test_rules_int4.test_products_of_language_models_are_cut_by_packets",
+        "test_loop_bits.test_tiles_of_rows_that_are_computed_together_begin_with_them",
+    ),
     "reads_no_constants": ("test_rule_records.test_rules_that_read_no_constants_say_the_same_of_other_weights",),
     "whole_in_loops": ("test_rule_records.test_loops_cut_what_tiles_of_one_size_cut_or_the_record_says_why_not",),
     "items_apart": ("test_rule_records.test_what_is_said_of_small_items_holds_for_all_and_for_larger_ones",),

@@ -340,3 +340,8 @@ def test_what_is_quantised_by_the_range_of_all_its_elements_is_refused() -> None
     product = contrib("DynamicQuantizeMatMul", x, numbers(np.uint8, 10, 7), scale(0.1), zero(np.uint8))
     assert check_slices(dynamic, 0).all_refused
     assert check_slices(product, 0).all_refused
+    weights = [numbers(np.int8, 1, 10, 32), numbers(np.int8, 1, 8, 32)]
+    scales = (scale(0.01).reshape(1), zero(np.int8, 0).reshape(1)) * 2
+    inputs = (np.tile(x[:, None], (1, 4, 1)), *weights, *(None,) * 5, *scales)
+    network = contrib("DynamicQuantizeLSTM", *inputs, weights=(1, 2, 8, 9, 10, 11), hidden_size=8)
+    assert all(check_slices(network, axis).all_refused for axis in range(4))

@@ -52,10 +52,20 @@ def test_means_over_lines_of_a_multiple_of_sixteen(threads: int) -> None:
     assert check_slices(op, 1, threads=threads).all_exact
 
 
-def test_means_over_odd_lines_are_cut_where_a_line_begins_aligned() -> None:
+def test_means_over_odd_lines_begin_where_a_line_is_aligned() -> None:
     op = reduction("Mean", (64, 129), {-1}, 1)
-    assert check_slices(op, 0, [Slab(0, 16, 40)]).all_exact
-    assert check_slices(op, 0, [Slab(0, 9, 25)]).all_refused
+    assert check_slices(op, 0, [Slab(0, 16, 40), Slab(0, 9, 25)]).all_exact
+    short = reduction("Mean", (12, 129), {-1}, 1)
+    assert check_slices(short, 0, [Slab(0, 3, 12)]).all_refused  # it would be the whole
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(3, 197, 197), (2, 5, 40, 30, 7), (7, 65, 1, 33), (4, 50, 2, 24)])
+def test_sums_over_odd_lines_behind_other_axes_take_some_lines_more(shape: tuple[int, ...], threads: int) -> None:
+    op, most = reduction("Sum", shape, {-1}, 1), max(shape[:-1])
+    axis = shape.index(most)
+    slabs = [Slab(axis, at * most // 3, (at + 1) * most // 3) for at in range(3)] + [Slab(axis, 7, 9)]
+    assert check_slices(op, axis, slabs, threads=threads).all_exact
 
 
 def test_sums_over_a_middle_axis_need_more_items_than_threads() -> None:

@@ -152,15 +152,17 @@ def _loaded_weights(
         is_of_branch = is_steady and weight.name in of_branch
         is_outside = weight.size_bytes > INLINE_BYTES if is_steady else weight.name in in_bodies
         read_bytes = min(weight.size_bytes, gathered.get(number, weight.size_bytes)) if in_file else weight.size_bytes
+        copies_bytes = [weight.size_bytes + each.beside_bytes for each in packers]
         yield LoadedWeight(
             size_bytes=read_bytes,
-            packed_bytes=sum(in_arena.get(weight.name, [len(packers) * weight.size_bytes])),
+            packed_bytes=sum(in_arena.get(weight.name, copies_bytes)),
             copies=max(1, len(packers), len(in_arena.get(weight.name, ()))),
             packings=packings[number],
             is_read_plainly=len(packers) < len(set(readers)),
             is_mapped=in_file,
             is_captured=is_outside and not is_of_branch,
             is_of_branch=is_of_branch,
+            is_read_early=not packers and any(each.is_copied for each in readers),
             is_saved=in_file and not is_of_branch and bool(packers) and all(map(packing.can_save_packed, packers)),
         )
 

@@ -45,7 +45,15 @@ from remat_cli.splitting.loops.flattened import without_flattening
 from remat_cli.splitting.loops.handed import find_handed
 from remat_cli.splitting.loops.known_numbers import with_known_numbers
 from remat_cli.splitting.loops.known_shapes import with_known_shapes
-from remat_cli.splitting.loops.loop_bits import Tiling, kinds_of, may_be_longer, ops_alike, proved_part, refusal
+from remat_cli.splitting.loops.loop_bits import (
+    Tiling,
+    kinds_of,
+    may_be_longer,
+    ops_alike,
+    proved_part,
+    refusal,
+    rows_together,
+)
 from remat_cli.splitting.loops.loop_estimate import LoopEstimate
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, find_loops
 from remat_cli.splitting.loops.loops import looped
@@ -169,7 +177,8 @@ class Loops:
 
     def _other_rows(self, sized: SizedView, region: LoopRegion, tiling: Tiling, multiple: Fraction) -> Tiling:
         """Tiles of a multiple of the rows, or the same where these are not proved to have the same bits."""
-        other = Tiling(_in_steps(max(1, int(tiling.rows * multiple))))
+        rows = _in_steps(max(1, int(tiling.rows * multiple)), tiling.together)
+        other = Tiling(rows, tiling.together)
         is_tiled = other.rows < self._length(region)
         return other if is_tiled and self._other_bits(sized, region, other) is None else tiling
 
@@ -401,9 +410,10 @@ class Loops:
     def _tiling(self, region: LoopRegion, tiles: int) -> Tiling | None:
         """Tiles of as many rows as so many of the largest size have, in whole steps; None where they are refused."""
         length = self._length(region)
-        rows = _in_steps(-(-length // tiles))
+        together = rows_together(self.sized, region)
+        rows = _in_steps(-(-length // tiles), together)
         is_refused = self._proofs.get((self._kind(region), rows)) is False
-        return None if rows >= length or is_refused else Tiling(rows)
+        return None if rows >= length or is_refused else Tiling(rows, together)
 
     def _has_same_bits(self, region: LoopRegion, tiling: Tiling) -> bool:
         """Whether the bits of a region's tiles are proved."""
@@ -568,9 +578,10 @@ def _ops_of(regions: Sequence[LoopRegion]) -> set[int]:
     return {op for region in regions for op in region.ops}
 
 
-def _in_steps(rows: int) -> int:
-    """So many rows, or as many more as make whole steps."""
-    return -(-rows // ROW_STEP) * ROW_STEP if rows >= ROW_STEP else rows
+def _in_steps(rows: int, together: int) -> int:
+    """So many rows, or as many more as make whole steps, or whole packets of those that are computed together."""
+    step = ROW_STEP if rows >= ROW_STEP else together
+    return -(-rows // step) * step
 
 
 def _region(sized: SizedView, region: LoopRegion, tiling: Tiling, length: int) -> Region:

@@ -21,11 +21,19 @@ class InputSpec(msgspec.Struct, frozen=True):
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """An op that reads a weight, by domain, type, and the number of the input it reads it as."""
+    """An op that reads a weight, by domain, type, and the number of the input it reads it as.
+
+    Of ops that pack weights one that does not `packs`, by its attributes, packs none after all. `beside_bytes` is what
+    its packed copy of this weight holds of others. Of a weight that `is_copied` loading reads all into such a copy of
+    another, though it stays.
+    """
 
     domain: str
     op_type: str
     input_index: int
+    packs: bool = True
+    beside_bytes: int = 0
+    is_copied: bool = False
 
 
 class WeightUse(msgspec.Struct, frozen=True):

@@ -10,7 +10,10 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.schedule.program import InputSpec, Reader, WeightUse
 from remat_cli.core.values.few_bits import FewBitKind
 from remat_cli.onnx_io.read.default_order import captured_values, subgraphs
+from remat_cli.onnx_io.read.op_facts import CONTRIB
+from remat_cli.ort_rules.packing import beside_blocks_bytes
 
+IN_BLOCKS, HALF_BYTE, BYTES_LEVEL = "MatMulNBits", 4, 4  # its bits and accuracy level
 RUNTIME_NAMES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT: "float",
     ir.DataType.DOUBLE: "double",
@@ -155,7 +158,7 @@ def weight_uses(model: ir.Model, left_out: Collection[str] = ()) -> tuple[Weight
     for node in (node for node in model.graph if node.name not in left_out):
         for index, value in enumerate(node.inputs):
             if value is not None and value.name in readers:
-                readers[value.name].append(Reader(node.domain, node.op_type, index))
+                readers[value.name].append(_reader(node, index))
         for value in captured_values(node):
             if value.name in readers:
                 readers[value.name] += _inner_readers(node, value)
@@ -188,10 +191,28 @@ def _inner_readers(node: ir.Node, value: ir.Value) -> list[Reader]:
     found: list[Reader] = []
     for body in subgraphs(node):
         for inner in body:
-            found += [Reader(inner.domain, inner.op_type, at) for at, read in enumerate(inner.inputs) if read is value]
+            found += [_reader(inner, at) for at, read in enumerate(inner.inputs) if read is value]
             found += [Reader(inner.domain, inner.op_type, CAPTURED)] if value in captured_values(inner) else []
         found += [Reader(node.domain, node.op_type, CAPTURED)] if value in body.outputs else []
     return found
+
+
+def _reader(node: ir.Node, place: int) -> Reader:
+    """An op as the reader of a weight; what a product with weights in blocks packs hangs on its attributes."""
+    if (node.domain, node.op_type) != (CONTRIB, IN_BLOCKS):
+        return Reader(node.domain, node.op_type, place)
+    numbers = {name: each.as_int() for name, each in node.attributes.items() if each.type is ir.AttributeType.INT}
+    is_of_bytes = numbers.get("accuracy_level", 0) == BYTES_LEVEL
+    blocks = -(-numbers["K"] // numbers["block_size"])
+    is_matrix = place == 1
+    return Reader(
+        node.domain,
+        node.op_type,
+        place,
+        packs=is_of_bytes or numbers.get("bits", HALF_BYTE) == HALF_BYTE,
+        beside_bytes=beside_blocks_bytes(numbers["N"], blocks) if is_of_bytes and is_matrix else 0,
+        is_copied=is_of_bytes and not is_matrix,
+    )
 
 
 def has_op(model: ir.Model, node: ir.Node) -> bool:

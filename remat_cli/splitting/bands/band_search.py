@@ -25,6 +25,7 @@ from remat_cli.splitting.recast.norms import norms_apart
 from remat_cli.splitting.recast.recast import Copied, Recast, layouts_apart, with_copies
 from remat_cli.splitting.recast.resize import resizes_apart
 from remat_cli.splitting.recast.shifts_flat import rows_apart
+from remat_cli.splitting.recast.steps import steps_apart
 from remat_cli.splitting.rules.conv_channels import ITEMS
 from remat_cli.splitting.tiles.estimate import Estimate, estimate, piece_bytes
 from remat_cli.splitting.tiles.op_view import SUMMED
@@ -37,6 +38,7 @@ MOST_SIZES = 16  # sizes from which tensors are kept in bands
 SHARES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of the largest tensor: how large a band may be
 CROSSINGS: tuple[float, ...] = (1.0, 4.0, 0.5)  # how much larger tiles may be that read across bands
 MOST_NODES, NODES_PER_OP = 3_000, 20  # in the written model, which else is slow to load and to plan
+FEW_OPS = 50  # a model of fewer may have nodes as one of so many
 MORE_NODES = 3  # times as many where nothing else fits
 GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
@@ -327,7 +329,7 @@ class BandSearch:
                 plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
                 # ways through time cost no time to take apart
                 apart = ways_apart(plain, self._largest // LEAST_SHARE, self.forbidden)
-                for take_apart in (ranges_apart, groups_apart, norms_apart, resizes_apart, rows_apart):
+                for take_apart in (steps_apart, ranges_apart, groups_apart, norms_apart, resizes_apart, rows_apart):
                     apart = take_apart(apart, least_bytes, self.forbidden)
                 found = layouts_apart(apart, least_bytes)
             same = (cast for cast in self.casts.values() if cast.origin == found.origin)
@@ -365,7 +367,7 @@ class BandSearch:
 
     @property
     def _most_nodes(self) -> int:
-        return min(MOST_NODES, NODES_PER_OP * len(self.order))
+        return min(MOST_NODES, NODES_PER_OP * max(FEW_OPS, len(self.order)))
 
     @cached_property
     def _lasting(self) -> frozenset[str]:

@@ -32,14 +32,19 @@ MOST_CUTS = 8  # of a range that is not proved
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tiles of at most `rows` positions, as equal as whole numbers allow."""
+    """Tiles of at most `rows` positions, as equal as whole numbers allow; each begins at a multiple of `together`.
+
+    `rows` is a multiple of that too.
+    """
 
     rows: int
+    together: int = 1
 
     def bounds(self, length: int) -> list[tuple[int, int]]:
         """Where each tile begins and ends."""
-        tiles = self.count(length)
-        return list(itertools.pairwise(tile * length // tiles for tile in range(tiles + 1)))
+        tiles, units = self.count(length), -(-length // self.together)
+        ends = (min(length, tile * units // tiles * self.together) for tile in range(tiles + 1))
+        return list(itertools.pairwise(ends))
 
     def count(self, length: int) -> int:
         """How many tiles there are."""
@@ -48,10 +53,12 @@ class Tiling:
     @property
     def least(self) -> int:
         """The fewest positions of a tile, where there are several."""
-        return (self.rows + 1) // 2
+        return (self.rows // self.together + 1) // 2 * self.together - (self.together - 1)
 
     def extents(self, length: int) -> set[int]:
         """How long tiles are."""
+        if self.together > 1:
+            return {stop - start for start, stop in self.bounds(length)}
         tiles = self.count(length)
         return {length // tiles, -(-length // tiles)}
 
@@ -80,6 +87,14 @@ def refusal(
         if refused is not None:
             return op, refused
     return None
+
+
+def rows_together(sized: SizedView, region: LoopRegion) -> int:
+    """How many rows some op of a region computes together, so that its tiles are to begin with them."""
+    if region.windows is not None:
+        return 1
+    asked = (sized.view.rules[op].rows_together for op in region.ops)
+    return math.lcm(*(ask(sized.view.ops[op]) for op, ask in zip(region.ops, asked, strict=True) if ask is not None))
 
 
 def proved_part(sized: SizedView, region: LoopRegion, tiling: Tiling, family: SizeFamily) -> SizeFamily | None:
@@ -345,17 +360,18 @@ def _all_sizes(op: SizedOp, in_tiles: _InTiles) -> Iterator[dict[str, int]]:
     """Sizes that decide what the rule says, of which there is more than one tile.
 
     Products of matrices that are no fewer than threads are computed by one thread each, however many there are: a
-    dimension that only counts them need not go on. What no shape depends on is at its most, with which there are most
-    tiles.
+    dimension that only counts them need not go on. What no shape depends on is at its most that limits leave it, with
+    which there are most tiles.
     """
     tiling, family = in_tiles.tiling, in_tiles.family
-    steps: dict[str, range] = {}
+    steps, free = dict[str, range](), dict[str, range]()
     for each in family.ranges:
         sizes = each.sizes
         if each.name == op.length.symbol:
             sizes = sizes[bisect.bisect_right(sizes, tiling.rows) :]
         elif not op.depends_on(each.name) and each.name not in op.length.names:
-            sizes = sizes[-1:]
+            free[each.name] = sizes
+            continue
         elif in_tiles.begins_together:
             pass  # which sizes are the least depends on the others
         elif rule_of(*op.op.key).items_apart and op.axis == op.read_axis == 0 and each.name not in op.length.names:
@@ -364,9 +380,21 @@ def _all_sizes(op: SizedOp, in_tiles: _InTiles) -> Iterator[dict[str, int]]:
             sizes = sizes[: bisect.bisect_left(sizes, op.op.threads) + 1]
         steps[each.name] = sizes
     for chosen in itertools.product(*paths_of_sizes(op, steps, family)):
-        found = {**family.fixed, **{name: size for part in chosen for name, size in part.items()}}
+        least = {name: sizes[0] for name, sizes in free.items()}
+        found = {**family.fixed, **least, **{name: size for part in chosen for name, size in part.items()}}
         if all(limit.holds(found) for limit in family.limits):
+            for name, sizes in free.items():
+                found[name] = sizes[_fitting(found, name, sizes, family) - 1]
             yield found
+
+
+def _fitting(found: Mapping[str, int], name: str, sizes: range, family: SizeFamily) -> int:
+    """How many of the sizes of a dimension keep all limits beside the others', the first of them at least."""
+
+    def is_too_much(size: int) -> bool:
+        return not all(limit.holds({**found, name: size}) for limit in family.limits)
+
+    return bisect.bisect_left(sizes, True, key=is_too_much)
 
 
 def paths_of_sizes(op: SizedOp, steps: Mapping[str, range], family: SizeFamily) -> list[list[dict[str, int]]]:

@@ -80,7 +80,8 @@ class _Loop:
 
     Where its names begin, its own name, its length and how many tiles there are; its nodes by op, and the values that
     they make, by the names that these have in the model. `lists`: its tiles go into sequences. `handed` are the states
-    that tiles hand on: what the first tile begins with, what a tile reads, and what it makes for the next one.
+    that tiles hand on: what the first tile begins with, what a tile reads, and what it makes for the next one. Tiles
+    begin at multiples of `together`.
     """
 
     prefix: str
@@ -91,6 +92,7 @@ class _Loop:
     nodes: dict[int, ir.Node]
     made: dict[str, ir.Value]
     lists: bool = False
+    together: int = 1
     handed: list[tuple[ir.Value, ir.Value, ir.Value]] = field(default_factory=list)
 
 
@@ -128,7 +130,7 @@ class _Writer:
         outer = self._move_out(prefix, own, exits)
         lists = lists_tiles(self._sized, region)
         length, inside = self._numbers.length(region.length), self._inside(prefix, region)
-        loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *inside, lists)
+        loop = _Loop(prefix, loop_name(own[0].name or ""), region, length, tiles, *inside, lists, tiling.together)
         body = self._body(loop, exits)
         for node in own if region.windows is not None else ():
             node.resize_inputs(0)  # tiles have copies
@@ -265,7 +267,9 @@ class _Writer:
         to_number = ir.AttrInt64("to", ir.DataType.INT64)
         once = self._numbers.op(self._graph, f"{prefix}once", "Cast", [self._numbers.holds(bound)], to_number)
         often = self._numbers.op(self._graph, f"{prefix}count", "Mul", [count, once])
-        loop = _Loop(prefix, loop_name(prefix), part, length, tiles, *self._inside(prefix, part))
+        loop = _Loop(
+            prefix, loop_name(prefix), part, length, tiles, *self._inside(prefix, part), together=tiling.together
+        )
         start = self._numbers.empty(name, region.axes[name], self._values[name])
         results = self._results(prefix, [name])
         self._graph.append(self._loop(loop, loop.name, often, [start], self._body(loop, [name]), results))
@@ -398,11 +402,22 @@ class _Writer:
             last = self._numbers.op(before, f"{prefix}last", "Sub", [loop.tiles, self._numbers.constant([1])])
             tile = self._numbers.op(before, f"{prefix}from_last", "Sub", [last, tile])
         after = self._numbers.op(before, f"{prefix}next", "Add", [tile, self._numbers.constant([1])])
-        bounds = []
-        for name, bound in (("start", tile), ("stop", after)):
-            product = self._numbers.op(before, f"{prefix}{name}_of_all", "Mul", [bound, loop.length])
-            bounds.append(self._numbers.op(before, f"{prefix}{name}", "Div", [product, loop.tiles]))
+        bounds = [self._bound(loop, before, name, bound) for name, bound in (("start", tile), ("stop", after))]
         return before, tile, after, (bounds[0], bounds[1])
+
+    def _bound(self, loop: _Loop, before: list[ir.Node], name: str, tile: ir.Value) -> ir.Value:
+        """Where a tile begins, which is a multiple of what is computed together, or the end of all."""
+        label, length, together = f"{loop.prefix}{name}", loop.length, self._numbers.constant([loop.together])
+        if loop.together > 1:
+            further = self._numbers.constant([loop.together - 1])
+            length = self._numbers.op(before, f"{label}_further", "Add", [length, further])
+            length = self._numbers.op(before, f"{label}_packets", "Div", [length, together])
+        product = self._numbers.op(before, f"{label}_of_all", "Mul", [tile, length])
+        if loop.together == 1:
+            return self._numbers.op(before, label, "Div", [product, loop.tiles])
+        packets = self._numbers.op(before, f"{label}_in_packets", "Div", [product, loop.tiles])
+        bound = self._numbers.op(before, f"{label}_of_packets", "Mul", [packets, together])
+        return self._numbers.op(before, label, "Min", [bound, loop.length])
 
     def _cut_reads(self, loop: _Loop, before: list[ir.Node], bounds: tuple[ir.Value, ir.Value]) -> None:
         """Let ops read the tile's part of what is whole outside."""

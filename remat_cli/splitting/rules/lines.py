@@ -94,7 +94,10 @@ def reduction(op: OpView, slab: Slab) -> Sliced | None:
 
 
 def summation(op: OpView, slab: Slab) -> Sliced | None:
-    """Sum and Mean: where the runtime takes the same way for part and whole, or need not."""
+    """Sum and Mean: where the runtime takes the same way for part and whole, or need not; some more around a slab.
+
+    What more is made lets all lines of a part begin in memory as those of the whole do, where they otherwise would not.
+    """
     axes = reduced_axes(op)
     sliced = None if axes is None else _reduce(op, slab, axes)
     need = None if sliced is None else sliced.needs[0]
@@ -102,8 +105,13 @@ def summation(op: OpView, slab: Slab) -> Sliced | None:
         return None
     shape = op.input_shape(0)
     longer = [axis for axis in range(len(shape)) if shape[axis] != 1]  # axes of one position may not be seen as axes
-    ways = (_same_pattern(op, need, axes, seen) for seen in (range(len(shape)), longer))
-    return sliced if op.may_reassociate or (not _is_double(op) and all(ways)) else None
+    if op.may_reassociate:
+        return sliced
+    wide = with_lines_alike(shape, need, axes) if longer and longer[-1] in axes else need
+    ways = (_same_pattern(op, wide, axes, seen) for seen in (range(len(shape)), longer))
+    is_part = wide == need or wide.extent < shape[wide.axis]
+    makes = slab._replace(start=wide.start, stop=wide.stop)
+    return of_first(op, wide, makes) if is_part and not _is_double(op) and all(ways) else None
 
 
 def by_rows(op: OpView, slab: Slab) -> Sliced | None:
@@ -165,8 +173,29 @@ def _same_pattern(op: OpView, need: Slab, axes: frozenset[int], seen: Iterable[i
     return positions >= (COUNTED_PER_THREAD * op.threads if is_counted else 2)
 
 
+def with_lines_alike(shape: Shape, need: Slab, axes: frozenset[int]) -> Slab:
+    """The least slab around one of which all lines of the last, reduced axes begin in memory as those of the whole do.
+
+    It begins a multiple of 64 bytes behind the first position, and where other axes lie before it is as much longer or
+    shorter than the whole.
+    """
+    inner = math.prod(shape[need.axis + 1 :])
+    together = ALIGNED // math.gcd(ALIGNED, inner)  # positions
+    start, whole = need.start // together * together, shape[need.axis]
+    kept = [axis for axis in range(len(shape)) if axis not in axes and shape[axis] > 1]
+    if math.prod(shape[max(kept, default=-1) + 1 :]) % ALIGNED == 0:
+        return need
+    if math.prod(shape[: need.axis]) == 1:
+        return need._replace(start=start)
+    extent = need.stop - start
+    extent += (whole - extent) % together
+    start = min(start, whole - extent)
+    return need._replace(start=start, stop=start + extent)
+
+
 def lines_begin_alike(shape: Shape, need: Slab, line: int) -> bool:
     """Whether lines of the last, reduced axes lie at the same place in memory, up to a multiple of 64 bytes."""
     inner = math.prod(shape[need.axis + 1 :])
     is_first_cut = math.prod(shape[: need.axis]) == 1
-    return line % ALIGNED == 0 or (is_first_cut and need.start * inner % ALIGNED == 0)
+    is_as_long = is_first_cut or (shape[need.axis] - need.extent) * inner % ALIGNED == 0
+    return line % ALIGNED == 0 or (is_as_long and need.start * inner % ALIGNED == 0)

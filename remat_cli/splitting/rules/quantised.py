@@ -7,10 +7,9 @@ Where they do not is said with the rule. Without rows are ops that quantise by t
 (`recast/dynamic.py`). DynamicQuantizeLSTM has none either: what it reads, and what it remembers after each step, is
 quantised by the range of all items of the batch, so that 33 of 37 parts of batches differ, and 21 of 37 where only
 what is remembered has another range (1.32.0, 1, 2 and 4 threads). Its two ways through time come apart
-(`recast/directions.py`). Along time only what is read has another range, since what is remembered has one each step.
-Parts of one item had the bits of the whole, 0 of 160 differ (1.32.0, x86-64; 40 networks of 2 to 79 steps, 1, 2, 4 and
-8 threads), beside a second item of no steps that holds both ends of the range of all; of 2, 4 and more items threads
-share rows otherwise then, and most parts differ. No rule does so yet.
+(`recast/directions.py`). Along time only what is read has another range, since what is remembered has one each step:
+stretches that read both ends of the range of all have the bits of the whole, of one item and a few more cases
+(`recast/steps.py`).
 """
 
 import math
@@ -112,8 +111,10 @@ def block_product(op: OpView, slab: Slab) -> Sliced | None:
     takes another kernel, also one that is left over where threads get 128 at once: nearly all differed. Else of 4 bits
     at levels 0 and 1 none of 1,900 slabs did; of 8 bits those of which a product of the matrix in floats would add up
     otherwise. At level 4 rows go two at a time on x86-64 with AVX-512, the last alone where they are odd, and four at a
-    time on arm64: of slabs that begin and end with a packet none differed, of others a third. Columns go in packets as
-    well (`_by_columns`). Levels 2 and 3, other bits and rearranged terms were not measured: refused.
+    time on arm64: of slabs that begin and end with a packet none differed, of others a third. There a row that is left
+    over is computed as one alone is: of slabs from a packet to the end, of one row too, none of 311 differed (wholes of
+    129 to 897 rows, 1 to 8 threads; not measured on arm64). Columns go in packets as well (`_by_columns`). Levels 2
+    and 3, other bits and rearranged terms were not measured: refused.
     """
     level, bits, rank = op.integer("accuracy_level", 0), op.integer("bits", 4), len(op.output_shape)
     points = op.node.inputs[BLOCK_ZERO_POINTS] if op.has_input(BLOCK_ZERO_POINTS) else None
@@ -132,11 +133,18 @@ def block_product(op: OpView, slab: Slab) -> Sliced | None:
         parts = (first, *(() if is_last else (count,)), *(() if lists == 1 else (whole,)))
         if any(part % PACKET_ROWS for part in parts):
             return None
+        if not op.is_portable:
+            return of_first(op, slab, slab)
     sizes = (op.output_shape[-1], op.input_shape(0)[-1], 1, False, False)
     all_rows, rows = (Product(lists * each, *sizes) for each in (whole, count))
     is_alone = any(each.rows % SHARED_ROWS == 1 for each in (all_rows, rows))
     is_exact = not is_alone and has_same_bits(all_rows, rows, 0, op.threads)
     return of_first(op, slab, slab) if is_exact else None
+
+
+def packet_rows(op: OpView) -> int:
+    """How many rows a MatMulNBits computes together."""
+    return PACKET_ROWS if op.integer("accuracy_level", 0) == INTEGER_SUMS else 1
 
 
 def _by_columns(op: OpView, slab: Slab) -> Sliced | None:

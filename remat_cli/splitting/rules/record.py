@@ -80,7 +80,7 @@ class SliceRule:
     are. `in_turn` is how they are cut where parts run one after the other and hand states
     on, `hands_on` which states these are. `counts_places`: from nought by ones the numbers are those of places, so that
     in loops each tile begins to count where it begins. `counts_windows`: how long results are follows from windows,
-    though loops do not move these.
+    though loops do not move these. `rows_together`: how many rows are computed together, of which tiles have all.
     """
 
     cut: Callable[[OpView, Slab], Sliced | None]
@@ -107,6 +107,7 @@ class SliceRule:
     takes_for_one_item: bool = False
     counts_places: bool = False
     counts_windows: bool = False
+    rows_together: Callable[[OpView], int] | None = None
     adds: Adds | None = None
 
     @property

@@ -11,6 +11,7 @@ from remat_cli.splitting.bands.bands import most_cut
 from remat_cli.splitting.recast.dynamic import has_range
 from remat_cli.splitting.recast.norms import can_be_apart
 from remat_cli.splitting.recast.resize import bilinear
+from remat_cli.splitting.recast.steps import comes_in_steps
 from remat_cli.splitting.rules.table import slice_op
 from remat_cli.splitting.tiles.estimate import held_at_peak
 from remat_cli.splitting.tiles.op_view import Slab
@@ -62,7 +63,7 @@ def explain(
 
 def is_cuttable(view: ModelView, op: int) -> bool:
     """Whether there is an axis along which the op can be cut, or it can be written in ops that can."""
-    if can_be_apart(view, op) or has_range(view, op) or bilinear(view, op) is not None:
+    if can_be_apart(view, op) or has_range(view, op) or bilinear(view, op) is not None or comes_in_steps(view, op):
         return True
     shape = next((shape for shape in view.ops[op].outputs if shape is not None), ())
     # some half, third or quarter of the output can be made by itself

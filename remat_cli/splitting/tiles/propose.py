@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from remat_cli.base.clock import endless
+from remat_cli.base.present import present
 from remat_cli.core.schedule.splits import Region, RegionFacts
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.told_names import OWN_NAMES, ToldNames
@@ -185,7 +186,7 @@ class SplitProposer:
 
     def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
         banding = found.banding
-        groups = [self._group(found, number) for number in range(len(banding.tiles))]
+        groups = [self._group(found, number) for number in range(len(banding.tiles))] or self._apart(found)
         return SplitProposal(
             "bands",
             found.cast.view,
@@ -196,8 +197,33 @@ class SplitProposer:
             found.cost.peak_bytes,
             found.cost.added_ns,
             free_bytes,
-            (tuple(sorted(banding.axis.items())), banding.tiles),
+            (tuple(sorted(banding.axis.items())), banding.tiles, tuple(sorted(found.cast.origin.items()))),
         )
+
+    def _apart(self, found: BandCandidate) -> list[tuple[Region, RegionFacts]]:
+        """Ops that were taken apart, each as a region of its own, where that alone is enough."""
+        timeline, whole, view = self.timeline, self.timeline.view, found.cast.view
+        times: dict[str, list[int]] = {}
+        for op, each in enumerate(view.graph.ops):
+            if each.name in found.cast.origin:
+                times.setdefault(found.cast.stands_for(op), []).append(found.cast.costs[op].time_ns)
+        told = []
+        for op in (op for op in timeline.order if whole.graph.ops[op].name in times):
+            name, made = whole.graph.ops[op].name, present(next(filter(None, whole.makes[op])), "what an op makes")
+            maker = view.nodes[present(view.tensors[made].producer, f"what makes '{made}'")]
+            is_joined = maker.op_type == "Concat"
+            axis = maker.attributes["axis"].as_int() % len(whole.tensors[made].shape) if is_joined else 0
+            tiles = len(maker.inputs) if is_joined else 1
+            facts = RegionFacts(
+                extent=whole.tensors[made].shape[axis],
+                halo_percent=100 * (sum(times[name]) - self.costs[op].time_ns) / max(1, self.costs[op].time_ns),
+                peak_before_bytes=self.fixed_bytes + timeline.memory_bytes[timeline.position[op]],
+                peak_after_bytes=self.fixed_bytes + found.cost.peak_bytes,
+                time_before_ns=self.costs[op].time_ns,
+                time_after_ns=sum(times[name]),
+            )
+            told.append((Region(ops=(name,), exits=(made,), axes=(axis,), tiles=tiles), facts))
+        return told
 
     def _group(self, found: BandCandidate, number: int) -> tuple[Region, RegionFacts]:
         """Ops cut alike as a region: its exits are what others read, or what leaves the model."""
