@@ -387,14 +387,18 @@ def ladder_lines(report: InspectReport) -> list[str]:
         [f"fits in {format_bytes(step.budget_bytes)}", percent(step.overhead_percent), "by estimate" * step.is_estimate]
         for step in report.ladder
     ]
-    least_bytes = min(step.budget_bytes for step in report.ladder)
-    end = f"below {format_bytes(least_bytes)} no way is known"
+    least = min(report.ladder, key=lambda step: step.budget_bytes)
+    found = "by estimate" if least.is_estimate else "that was found here"
+    ends = [
+        f"{format_bytes(least.budget_bytes)} is the least {found}, no bound: `remat compile` searches for longer, and may "
+        "fit less"
+    ]
     if report.floor_bytes:
-        tiles = "ops in tiles go that far, " if least_bytes < report.floor_bytes else ""
-        end += f"; {tiles}whole ops alone need at least {format_bytes(report.floor_bytes)}, as is proved"
+        ends.append(f"without tiles, at least {format_bytes(report.floor_bytes)} are needed, as is proved")
     wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
-    way = f"  for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
-    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {end}", way]
+    way = f"for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
+    told = [f"  {line}" for line in (*ends, way)]
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), *told]
 
 
 def _chart(report: InspectReport, style: Style) -> list[str]:
