@@ -389,10 +389,8 @@ def ladder_lines(report: InspectReport) -> list[str]:
     ]
     least = min(report.ladder, key=lambda step: step.budget_bytes)
     found = "by estimate" if least.is_estimate else "that was found here"
-    ends = [
-        f"{format_bytes(least.budget_bytes)} is the least {found}, no bound: `remat compile` searches for longer, and may "
-        "fit less"
-    ]
+    longer = "no bound: `remat compile` searches for longer, and may fit less"
+    ends = [f"{format_bytes(least.budget_bytes)} is the least {found}, {longer}"]
     if report.floor_bytes:
         ends.append(f"without tiles, at least {format_bytes(report.floor_bytes)} are needed, as is proved")
     wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
