@@ -159,7 +159,8 @@ class CompileReport(_Told, frozen=True, kw_only=True):
             why = f"proved impossible {self.within}"
         else:
             limit = self.asked.time_limit_seconds if self.asked.search_was_cut else None
-            why = f"no plan was found {self.within}{f': --time-limit {limit:g}s cut the search' if limit else ''}"
+            cut = f": the search was cut after {limit:g} s (--time-limit)" if limit else ""
+            why = f"no plan was found {self.within}{cut}"
         return ReportVerdict(no_plan=why, is_open=solution.interrupted)
 
     @property

@@ -265,7 +265,7 @@ def _cut(report: OneModelReport) -> str | None:
     if not limit or not report.asked.search_was_cut:
         return None
     runs = f", beside {ran:.1f} s of runs of the model" if ran >= LEAST_TOLD_SECONDS else ""
-    return f"the search was cut at --time-limit {limit:g}s{runs}"
+    return f"the search was cut after {limit:g} s (--time-limit){runs}"
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:
