@@ -44,7 +44,7 @@ from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
 from remat_cli.report.seen_text import learnt_lines
-from remat_cli.report.solution import EXIT_DONE, difference
+from remat_cli.report.solution import AMONG, EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
@@ -333,7 +333,7 @@ def _time_rows(report: InspectReport) -> list[list[str]]:
     if report.time is not None:
         rows += [["time", duration(report.time) + (" predicted" if seen else "")]]
     if report.overhead_percent is not None:
-        bound = f"proved least {percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"
+        bound = f"proved least {percent(report.lower_bound_percent)} {AMONG.get(report.space or '', '')}".rstrip()
         cost = percent(report.overhead_percent)
         if seen is not None:
             cost = f"{percent(seen.percent)} measured{f' ({seen.noise})' if seen.noise else ''}, {cost} predicted"
