@@ -56,7 +56,7 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
         MissingDependency: matplotlib is not installed.
     """
     if settings.overlay is None:
-        return with_picture(settings, path, lambda: inspect_alone(path, settings, progress), inspect_picture)
+        return with_picture(settings, path, lambda: inspect_alone(path, settings, progress), inspect_picture, progress)
     targets = overlay_paths(settings.overlay)
     for target in targets.values():
         check_target(target, sources=(path,), overwrite=settings.force)
@@ -74,7 +74,8 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
         rows = model_rows(seen.problem, seen.graph, seen.names.source_nodes)
     for what, data in overlay_files(name, rows).items():
         atomic_write(targets[what], data)
-    return with_picture(settings, path, lambda: report, inspect_picture)
+        progress.note(f"wrote {targets[what]}: node data for model-explorer")
+    return with_picture(settings, path, lambda: report, inspect_picture, progress)
 
 
 def inspect_alone(path: Path, settings: Settings, progress: Progress) -> InspectReport:

@@ -21,7 +21,7 @@ from remat_cli.core.values.profile import Profile, Reference, SessionForm
 from remat_cli.core.values.promises import Asked, Bounds, MeasuredPromise
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.core.values.told_names import ToldNames
-from remat_cli.core.values.verification import Learning
+from remat_cli.core.values.verification import Learning, OneModelSeen
 from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,
@@ -72,7 +72,8 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
     `asked` is what else was asked for, `promises` what verification of a plan showed of all that it promises (nothing
     of a model, of which nothing was promised), `unkept` says which of its predictions were not kept, `measured_time`
-    what it costs in time, beside the predicted `overhead_percent`. In JSON `fits` and `verdict` stand beside the
+    what it costs in time, beside the predicted `overhead_percent`, `measured_original_bytes` what the original holds in
+    a default session, beside the predicted `baseline_peak_bytes`. In JSON `fits` and `verdict` stand beside the
     fields, by prediction but where a plan was verified; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
     `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs. `few_bits` says of one
@@ -134,6 +135,7 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[MeasuredPromise, ...] = ()
     unkept: tuple[str, ...] = ()
     measured_time: MeasuredTime | UnsetType = UNSET
+    measured_original_bytes: int | UnsetType = UNSET
     ladder: tuple[LadderStep, ...] = ()
     few_bits: FewBits | None = None
     names: ToldNames = ToldNames()
@@ -158,7 +160,11 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
             return ()
         need = session_need(None, self.asked, self.budget_bytes, self.peak_bytes, self.baseline_peak_bytes)
         seen_bytes = self.measured_bytes(need.bounds)
-        return (need if seen_bytes is None else msgspec.structs.replace(need, needed_bytes=seen_bytes),)
+        if seen_bytes is None:
+            return (need,)
+        was_bytes = need.original_bytes if need.bounds == "process" else self.measured_original_bytes
+        was_bytes = need.original_bytes if was_bytes is UNSET else was_bytes
+        return (msgspec.structs.replace(need, needed_bytes=seen_bytes, original_bytes=was_bytes),)
 
     def measured_bytes(self, bounds: Bounds) -> int | None:
         """What verification measured of what a budget bounds; None where it did not, or not at these sizes."""
@@ -266,13 +272,17 @@ def _at_peak(file: PlanFile, problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def _cost(file: PlanFile) -> dict[str, Any]:
-    """What a plan costs in time, by prediction and as verification measured it, beside what is proved."""
+    """What a plan costs in time, by prediction and as measured, and what the original was measured to hold."""
     overhead, bound, seen = file.solved.overhead_percent, file.solved.lower_bound_percent, file.verification
     measured: MeasuredTime | UnsetType = UNSET
+    original: int | None = None
+    if isinstance(seen, OneModelSeen):
+        original = seen.original_default_session_peak_bytes
     if seen is not None and seen.extra_time_percent is not None:
         measured = MeasuredTime(seen.extra_time_percent, seen.noise_percent, seen.noise_told)
     return {
         "measured_time": measured,
+        "measured_original_bytes": UNSET if original is None else original,
         "time": file.solved.time_ns,
         "overhead_percent": overhead,
         "lower_bound_percent": bound,
