@@ -314,7 +314,9 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     rows += [[whole, f"{style.size(report.floor_bytes)}: no order of ops needs less{cause}"]]
     rows += [] if split_floor is None else [["floor with splitting", style.size(split_floor)]]
     if report.baseline_peak_bytes is not None:
-        rows += [["original peak", style.size(report.baseline_peak_bytes)]]
+        seen, predicted = report.measured_original_bytes, style.size(report.baseline_peak_bytes)
+        more = "" if seen is UNSET or report.sizes is not None else f" predicted, {style.size(seen)} measured"
+        rows += [["original peak", f"{predicted}{more}"]]
     rows += _time_rows(report)
     if report.budget_bytes is not None:
         text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
