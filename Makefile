@@ -142,7 +142,7 @@ schema: $(STAMP)  ## rebuild the JSON Schemas of plans and schedules from the ty
 	$(BIN)/python -m remat_cli.core.files.plan_schema
 	$(BIN)/python -m remat_cli.pipelines.plan.schema
 
-pages: $(STAMP)  ## rewrite what pages have from code and results: options, Python, solvers, benchmarks, the README's table
+pages: $(STAMP)  ## rewrite all that is made from code and results: options, Python, solvers, benchmarks, licences, schemas
 	$(BIN)/python -m docs.make_pages
 
 DOCS_STAMP := $(VENV)/.docs-installed
