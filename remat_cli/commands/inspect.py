@@ -161,7 +161,11 @@ def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSe
         )
         if settings.conditions.may_be_alone and settings.family is None:
             asked_for = request_of(msgspec.structs.replace(settings, budget=WHOLE), "live")
-            report = msgspec.structs.replace(report, ladder=ladder(prepared, platform, asked_for, work))
+            steps = ladder(prepared, platform, asked_for, work)
+            less = tuple(
+                step for step in steps if step.budget_bytes < report.peak_bytes
+            )  # plans for a process hold more
+            report = msgspec.structs.replace(report, ladder=less)
         rest = (prepared.graph, problem, source.graph.name or "", names)
         if request is None or settings.split == "off":
             return ModelSeen(report, *rest)
