@@ -17,12 +17,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $(STAMP)
 
+# What `make demo` needs, without what develops: a few minutes less to download.
+DEMO_STAMP := $(VENV)/.demo-installed
+
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cpu,svg]'
+	touch $(DEMO_STAMP)
+
 setup: $(STAMP)  ## create .venv with everything installed
 
 kernels: $(STAMP)  ## compile the kernels of the solvers, which otherwise the first search does, half a minute
 	$(BIN)/python -m tests.kernels
 
-demo: $(STAMP)  ## compile a real model to 60 % of its activation memory and prove it by running both
+demo: $(DEMO_STAMP)  ## compile a real model to 60 % of its activation memory and prove it by running both
 	mkdir -p demo
 	$(BIN)/remat compile sample_models/unet.onnx --budget 60% --output demo/unet.remat.onnx --plan demo/unet.plan.json --force
 	$(BIN)/remat inspect demo/unet.plan.json --svg demo/memory.svg --force
@@ -134,7 +142,7 @@ schema: $(STAMP)  ## rebuild the JSON Schemas of plans and schedules from the ty
 	$(BIN)/python -m remat_cli.core.files.plan_schema
 	$(BIN)/python -m remat_cli.pipelines.plan.schema
 
-pages: $(STAMP)  ## rewrite what pages have from code and results: options, Python, solvers, benchmarks, the README's table
+pages: $(STAMP)  ## rewrite all that is made from code and results: options, Python, solvers, benchmarks, licences, schemas
 	$(BIN)/python -m docs.make_pages
 
 DOCS_STAMP := $(VENV)/.docs-installed

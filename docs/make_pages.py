@@ -1,4 +1,4 @@
-"""Write every page, or part of one, that is made from something else: `python -m docs.make_pages`."""
+"""Write every page, schema, or part of one, that is made from something else: `python -m docs.make_pages`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench import readme
-from docs import make_benchmarks_md, make_options_md, make_python_md, make_solvers_md
+from docs import make_benchmarks_md, make_licences, make_options_md, make_python_md, make_solvers_md
+from remat_cli.core.files.plan_schema import SCHEMA_PATH, plan_schema, schema_text
+from remat_cli.pipelines.plan.schema import PIPELINE_SCHEMA_PATH, pipeline_schema
 
 PAGES: Mapping[Path, Callable[[], str]] = {
     readme.README: lambda: readme.with_table(readme.README.read_text(encoding="utf-8")),
@@ -14,6 +16,9 @@ PAGES: Mapping[Path, Callable[[], str]] = {
     make_python_md.TARGET: make_python_md.page,
     make_solvers_md.TARGET: make_solvers_md.page,
     make_benchmarks_md.TARGET: make_benchmarks_md.page,
+    make_licences.TARGET: make_licences.page,
+    SCHEMA_PATH: lambda: schema_text(plan_schema()),
+    PIPELINE_SCHEMA_PATH: lambda: schema_text(pipeline_schema()),
 }
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import onnx_ir as ir
@@ -166,3 +169,28 @@ def test_every_sample_at_every_budget(capsys, tmp_path, name, budget):
         check_promises(report, tmp_path)
     else:
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "seen"),
+    [
+        pytest.param(10_000, "optimising", id="weights are known after optimising"),
+        pytest.param(300_000, "rewriting", id="the file is known once it is written for verification"),
+    ],
+)
+def test_a_disk_too_small_is_told_as_soon_as_that_is_known(capsys, tmp_path, monkeypatch, free_bytes, seen):
+    target = tmp_path / "target"
+    target.mkdir()
+    usage = shutil.disk_usage
+
+    def nearly_full(folder):
+        return SimpleNamespace(free=free_bytes) if Path(folder) == target else usage(folder)
+
+    monkeypatch.setattr(shutil, "disk_usage", nearly_full)
+    code, report, err = compile_model(capsys, SAMPLES / "chain.onnx", "80%", target)
+    *stages, error = [line for line in err.splitlines() if line.split()[0] not in ("incumbent", "at")]
+    assert (code, report, stages[-1]) == (1, None, seen)
+    assert re.fullmatch(
+        r"error: \S+out.onnx needs [\d.]+ \w+ on its disk, and [\d.]+ KiB are free there: make room.*", error
+    )
+    assert list(target.iterdir()) == []

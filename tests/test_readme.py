@@ -42,7 +42,7 @@ def test_the_exit_codes_are_those_of_the_command_line():
 def test_facts_that_left_the_front_page_are_on_others():
     """Promises, limits and what people have asked for have one page each, linked from the front page."""
     for name, words in {
-        "docs/promises.md": ("bit for bit", "twelve times", "Each further generation"),
+        "docs/promises.md": ("bit for bit", "twelve times", "Outputs that you keep for longer"),
         "docs/verdict.md": ("NOT KEPT", "DEAR", "143 SIGTERM"),
         "docs/verify.md": ("--on COMMAND", "verified_on"),
         "docs/budgets.md": ("--budget-scope live", "--executor ray"),

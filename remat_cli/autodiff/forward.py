@@ -21,6 +21,7 @@ from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.normalise import inputs_become_weights, lift_constants, name_nodes
 from remat_cli.onnx_io.read.op_facts import facts_of, has_body
+from remat_cli.onnx_io.read.source_names import SCOPES_KEY, scopes_of
 
 KEPT_ELEMENTS = 1024  # smaller constants stay while the opset is raised, since conversions read shapes, axes, scales
 
@@ -57,6 +58,12 @@ def modern(model: ir.Model) -> ir.Model:
                 f"the model's opset {version} cannot be raised to {OPSET}, which gradients need: {line}"
             ) from None
         inputs_become_weights(raised.graph, large)
+        scopes = {
+            node.name: node.metadata_props[SCOPES_KEY] for node in copy.graph if SCOPES_KEY in node.metadata_props
+        }
+        for node in raised.graph:  # the converter leaves them out
+            if node.name in scopes:
+                node.metadata_props[SCOPES_KEY] = scopes[node.name]
         copy = raised
     name_nodes(copy.graph)
     lift_constants(copy.graph)
@@ -176,7 +183,8 @@ def _record(
     node: ir.Node, inputs: Inputs, recorder: Recorder, values: dict[str, ir.Value], batch: Rebatch | None
 ) -> None:
     attributes = pool_attributes(node, inputs[0] if inputs else None)
-    call = Call(node.name or "", node.op_type, inputs, attributes, domain=node.domain)
+    modules = scopes_of(node)[:-1]
+    call = Call(node.name or "", node.op_type, inputs, attributes, domain=node.domain, scopes=modules)
     names = [value.name or None for value in node.outputs]
     results = recorder.run(call, names)
     for declared, value in zip(node.outputs, results, strict=False):

@@ -44,8 +44,9 @@ class Recorder:
             if value in self.active and (needs is None or place in needs)
         )
         call = replace(call, wanted=wanted, seed=self.seed + len(self.tape.nodes))
-        form = rule.form(self.tape, call) if rule is not None and rule.form else None
-        form = form or WrittenForm(self._plainly(call, names))
+        with self.tape.of_modules(call.scopes):
+            form = rule.form(self.tape, call) if rule is not None and rule.form else None
+            form = form or WrittenForm(self._plainly(call, names))
         for value, name in zip(form.outputs, names, strict=False):
             if value is not None and name and value.producer() is not None:
                 value.name = name  # as in the model, where a training form made it
@@ -119,7 +120,8 @@ def write_gradients(
         flowing = tuple(None if value is None else grads.pop(value, None) for value in call.outputs)
         found: Found = {}
         if any(grad is not None for grad in flowing):
-            with tape.within("backward", f"{call.name or call.op_type}/grad"):
+            scopes = (*call.scopes, "grad") if call.scopes else ()
+            with tape.within("backward", f"{call.name or call.op_type}/grad", scopes):
                 found = rules[rule_name(call.domain, call.op_type)].gradient(tape, call, flowing)
                 for position in sorted(found.keys() & call.wanted, reverse=True):
                     _add(tape, grads, call, position, found[position])

@@ -17,6 +17,7 @@ from remat_cli.core.schedule.graph import Phase
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.normalise import fresh_name
 from remat_cli.onnx_io.read.phases import PHASE_KEY
+from remat_cli.onnx_io.read.source_names import SCOPES_KEY
 
 OPSET = 21  # of every training step: the first in which all ops that rules write have their present form
 IR_VERSION = 10
@@ -42,16 +43,23 @@ class Tape:
         self._names = set(taken)
         self._phase: Phase = "forward"
         self._prefix = "train"
+        self._scopes: tuple[str, ...] = ()
 
     @contextlib.contextmanager
-    def within(self, phase: Phase, prefix: str) -> Iterator[None]:
-        """What is written inside belongs to a phase, and its names begin with `prefix`."""
-        before = self._phase, self._prefix
-        self._phase, self._prefix = phase, prefix
+    def within(self, phase: Phase, prefix: str, scopes: tuple[str, ...] = ()) -> Iterator[None]:
+        """What is written inside belongs to a phase and to modules (`scopes`), and its names begin with `prefix`."""
+        before = self._phase, self._prefix, self._scopes
+        self._phase, self._prefix, self._scopes = phase, prefix, scopes
         try:
             yield
         finally:
-            self._phase, self._prefix = before
+            self._phase, self._prefix, self._scopes = before
+
+    @contextlib.contextmanager
+    def of_modules(self, scopes: tuple[str, ...]) -> Iterator[None]:
+        """What is written inside belongs to modules of a network, the outermost first."""
+        with self.within(self._phase, self._prefix, scopes):
+            yield
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Write an op with one result, and return it; one that broadcasts reads what is not spread out yet.
@@ -84,6 +92,8 @@ class Tape:
         """Append a node whose inputs are values of this tape; nodes and results without a name get one after `name`."""
         node.name = fresh_name(node.name or name, self._names)
         node.metadata_props[PHASE_KEY] = self._phase
+        if self._scopes:
+            node.metadata_props[SCOPES_KEY] = str([*self._scopes, node.name])
         for position, value in enumerate(node.outputs):
             if value.name is None:
                 value.name = fresh_name(node.name if position == 0 else f"{node.name}/{position}", self._names)
@@ -214,7 +224,7 @@ class Call:
 
     `inputs` and `outputs` are by position, None where an optional one is left out; `outputs` is empty until the op is
     written. `saved` is what its training form keeps for the gradient. `wanted` are the positions of inputs whose
-    gradients are asked for. `seed` differs from call to call, for random ops.
+    gradients are asked for. `seed` differs from call to call, for random ops. `scopes` are the modules that it is in.
     """
 
     name: str
@@ -226,6 +236,7 @@ class Call:
     wanted: frozenset[int] = frozenset()
     domain: str = ""
     seed: int = 0
+    scopes: tuple[str, ...] = ()
 
     def input(self, position: int) -> ir.Value:
         """An input that the op cannot do without."""

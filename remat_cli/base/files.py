@@ -18,6 +18,9 @@ USER_MISTAKES = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT,
 INLINE_LIMIT_BYTES = 3 * 2**29
 """1.5 GiB: weights above this go to a file beside the model, since protobuf cannot hold 2 GiB."""
 
+LACKS_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Of a full disk, of a quota that is used up, and of a file larger than this process may write (`ulimit -f`)."""
+
 WORK_FOLDER = "remat_"
 """How the names of our temporary files and of folders for them begin, in what is left of a killed process too."""
 
@@ -66,8 +69,10 @@ def atomic_path(path: Path, *, outlasts: bool = True) -> Iterator[Path]:
 
 def _room(error: OSError, temporary: Path) -> str:
     """How much a full disk would have taken, and what to do."""
-    if error.errno != errno.ENOSPC or not temporary.parent.is_dir():
+    if error.errno not in LACKS_ROOM or not temporary.parent.is_dir():
         return ""
+    if error.errno == errno.EFBIG:
+        return "; files of this size are not allowed here: ask for more with `ulimit -f`"
     written = temporary.stat().st_size if temporary.exists() else 0
     free = shutil.disk_usage(temporary.parent).free + written  # what is half written goes again
     place = Path(tempfile.gettempdir()).resolve()
@@ -75,6 +80,36 @@ def _room(error: OSError, temporary: Path) -> str:
     is_ours = any(name.startswith(WORK_FOLDER) for name in folders[:1])
     elsewhere = "set TMPDIR to a folder on another disk" if is_ours else "name files on another disk"
     return f": {format_bytes(free)} are free in {temporary.parent}: make room there, or {elsewhere}"
+
+
+def check_room(path: Path, largest_bytes: int, all_bytes: int) -> None:
+    """Check, as soon as it is known, that files of so many bytes in all can be written beside `path`.
+
+    Raises:
+        RematError: its disk has no room for them, or the largest of them is larger than a file may be.
+    """
+    free = shutil.disk_usage(path.resolve().parent).free
+    if all_bytes > free:
+        raise RematError(
+            f"{path} needs {format_bytes(all_bytes)} on its disk, and {format_bytes(free)} are free there: "
+            "make room, or write it to another disk with -o"
+        )
+    most = most_bytes_of_a_file()
+    if most is not None and largest_bytes > most:
+        raise RematError(
+            f"{path} needs a file of {format_bytes(largest_bytes)}, and this process may write files of "
+            f"{format_bytes(most)}: ask for more with `ulimit -f`"
+        )
+
+
+def most_bytes_of_a_file() -> int | None:
+    """How large a file this process may write; None where nothing limits that."""
+    if os.name == "nt":
+        return None
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return None if most == resource.RLIM_INFINITY else most
 
 
 def _flush(path: Path) -> None:

@@ -8,6 +8,7 @@ import click
 
 from remat_cli import __version__
 from remat_cli.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, RematError
+from remat_cli.base.files import LACKS_ROOM
 from remat_cli.base.garbage import rare_collection
 from remat_cli.base.named import named
 from remat_cli.cli.console import complain, show_traceback
@@ -105,6 +106,10 @@ def _complain_failure(error: Exception, *, is_debug: bool) -> int:
     if isinstance(error, RematError):
         complain(str(error))
         return error.exit_code
+    if isinstance(error, OSError) and error.errno in LACKS_ROOM:
+        where = "" if error.filename is None else f" ({error.filename})"
+        complain(f"{error.strerror}{where}: make room, set TMPDIR to another disk, or ask for more with `ulimit -f`")
+        return EXIT_ERROR
     hint = "" if is_debug else "; run again with --debug for the traceback"
     complain(f"unexpected {type(error).__name__}: {error}{hint}")
     return EXIT_ERROR

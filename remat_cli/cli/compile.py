@@ -29,7 +29,7 @@ from remat_cli.cli.session import run, settings
 @options.writing_options
 @options.force_option
 @options.placement_options
-@options.solver_options
+@options.compile_solver_options
 @options.model_options
 @options.compile_verify_options
 @options.common_options

@@ -241,16 +241,26 @@ order_option = _option(
     "--order", type=click.Choice(["free", "keep"]), help="May ops run in another order than now? [free]"
 )
 gap_option = _option("--gap", metavar="G", help="Stop when the plan is this near the proved bound. [0.1%]")
-solver_options = group(
-    _option("--solver", metavar="NAME", help="One of `remat solvers`. [auto]"),
-    _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
-    order_option,
-    _option(
-        "--time-limit",
-        metavar="T",
-        help="Stop searching after 30s, 2m or 500ms; runs of the model come on top. [10s; 30s more without a plan]",
-    ),
-    gap_option,
+
+
+def _solver_options(seconds: str) -> Callable[[F], F]:
+    """Those that say how to solve, where a search takes so long unless told."""
+    return group(
+        _option("--solver", metavar="NAME", help="One of `remat solvers`. [auto]"),
+        _option("--option", "options", multiple=True, metavar="K=V", help="Option of the solver; may be repeated."),
+        order_option,
+        _option(
+            "--time-limit",
+            metavar="T",
+            help=f"Stop searching after 30s, 2m or 500ms; runs of the model come on top. [{seconds}]",
+        ),
+        gap_option,
+    )
+
+
+solver_options = _solver_options("30s")
+compile_solver_options = _solver_options(
+    "10s, and 30s more if that gives no plan; 30s for `min`, ranges of sizes, training steps and several memories"
 )
 
 split_options = group(

@@ -10,6 +10,7 @@ import msgspec
 
 from remat_cli.base.errors import ConfigError
 from remat_cli.base.files import atomic_write, check_target
+from remat_cli.base.progress import Progress
 from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.solve import Search
 from remat_cli.core.files.plan_file import is_plan
@@ -122,7 +123,9 @@ def refuse_idle(file: Path, given: Mapping[str, Any], settings: Settings) -> Non
         raise ConfigError(f"{', '.join(idle)}: nothing is judged without a budget: add --budget 512MiB or 80%")
 
 
-def with_picture(settings: Settings, source: Path, report: Callable[[], R], draw: Callable[[R], bytes]) -> R:
+def with_picture(
+    settings: Settings, source: Path, report: Callable[[], R], draw: Callable[[R], bytes], progress: Progress
+) -> R:
     """A report, and its picture in the file that is asked for, if one is; whether that can be written is checked first.
 
     Raises:
@@ -135,4 +138,5 @@ def with_picture(settings: Settings, source: Path, report: Callable[[], R], draw
     require_matplotlib()
     found = report()
     atomic_write(settings.svg, draw(found))
+    progress.note(f"wrote {settings.svg}")
     return found

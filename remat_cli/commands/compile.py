@@ -33,7 +33,7 @@ from remat_cli.core.values.family import told
 from remat_cli.onnx_io.read.compiled import compiled_before
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.onnx_io.write.least_imports import asking_least
-from remat_cli.onnx_io.write.save import data_path, reads_its_data
+from remat_cli.onnx_io.write.save import check_room_for, data_path, reads_its_data
 from remat_cli.report.compile import CompileReport
 from remat_cli.report.targets import Known, TargetReport, TargetsReport
 from remat_cli.settings.settings import Outputs, Settings, output_paths
@@ -97,7 +97,7 @@ def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) 
     asked = way_asked(request.conditions)
     asked.refuse(request)
     refuse_unknown_versions(request.conditions.runtimes)
-    reached = _at_fullest(_Task(forms, targets.model, work, progress, settings.verify != "off"), request)
+    reached = _at_fullest(_Task(forms, targets.model, targets.plan, work, progress, settings.verify != "off"), request)
     request, prepared, settled = reached.request, reached.prepared, reached.settled
     planned = within_overhead(settled.planned, request.search)
     settled = replace(settled, planned=planned.cut_short() if progress.should_stop() else planned)
@@ -133,6 +133,7 @@ class _Task:
 
     forms: Forms
     output: Path
+    plan: Path
     work: Path
     progress: Progress
     is_verified: bool
@@ -182,6 +183,8 @@ def _tried(task: _Task, request: CompileRequest) -> _Tried:
     data = data_path(task.output).resolve()
     if any(file.resolve() == data for file in prepared.source.data_files):
         raise ConfigError(f"{data} holds the weights of {prepared.source.path}: write the new model elsewhere with -o")
+    check_room_for(prepared.reference, task.output)
+    request = replace(request, outputs=(task.output, task.plan))
     subject = asked.subject(prepared, request, work, progress)
     for attempt in attempts(request, prepared, subject.platform):
         settled = _settled(task, attempt, prepared, subject)

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ import psutil
 
 from remat_cli import __version__
 from remat_cli.base.errors import MissingDependency
+from remat_cli.base.named import GET_PLANNERS, PLANNERS
 from remat_cli.base.processes import spare_memory_bytes, total_memory_bytes
 from remat_cli.devices.provider_table import PROVIDERS
 from remat_cli.ort_rules.versions import MADE_FROM, TRIED_UP_TO, numbers_of
@@ -76,6 +78,20 @@ def _runtime_findings(found: dict[str, str]) -> Iterator[Finding]:
         yield Finding("onnxruntime", f"{here}: what it does with memory is known")
 
 
+def _planning_finding() -> Finding:
+    """Whether the libraries of the solvers are here, and compiled what these compile."""
+    absent = [name for name in PLANNERS if find_spec(name) is None]
+    if absent:
+        advice = f"to plan here: {GET_PLANNERS}; `run`, `verify`, `report`, and `inspect` of plans work without"
+        return Finding("kernels", f"{' and '.join(absent)} not installed: plans cannot be made here", "notice", advice)
+    from remat_cli.solvers.least_budget import KERNELS  # with numba
+
+    if must_compile(KERNELS):
+        advice = "the first compile takes half a minute longer, once: it compiles the kernels of solvers"
+        return Finding("kernels", "not compiled yet", "notice", advice)
+    return Finding("kernels", "compiled")
+
+
 def _place_findings(cache: Path, spare_bytes: int) -> Iterator[Finding]:
     """Whether costs and compiled kernels are kept, there is room, limits can be tried, and times mean anything now."""
     if may_write(cache) and not is_temporary(cache):
@@ -83,13 +99,7 @@ def _place_findings(cache: Path, spare_bytes: int) -> Iterator[Finding]:
     else:
         advice = "name a folder that can be written with REMAT_CACHE_DIR: else every compile measures again"
         yield Finding("costs", f"cannot be kept in {cache}", "notice", advice)
-    from remat_cli.solvers.least_budget import KERNELS  # with numba
-
-    if must_compile(KERNELS):
-        advice = "the first compile takes half a minute longer, once: it compiles the kernels of solvers"
-        yield Finding("kernels", "not compiled yet", "notice", advice)
-    else:
-        yield Finding("kernels", "compiled")
+    yield _planning_finding()
     kind = limit_kind()
     yield Finding("hard limit", "none on this system: capped runs use the arena's" if kind is None else f"by {kind}")
     if spare_bytes < LITTLE_BYTES:

@@ -56,7 +56,7 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
         MissingDependency: matplotlib is not installed.
     """
     if settings.overlay is None:
-        return with_picture(settings, path, lambda: inspect_alone(path, settings, progress), inspect_picture)
+        return with_picture(settings, path, lambda: inspect_alone(path, settings, progress), inspect_picture, progress)
     targets = overlay_paths(settings.overlay)
     for target in targets.values():
         check_target(target, sources=(path,), overwrite=settings.force)
@@ -74,7 +74,8 @@ def inspect_file(path: Path, settings: Settings, progress: Progress) -> InspectR
         rows = model_rows(seen.problem, seen.graph, seen.names.source_nodes)
     for what, data in overlay_files(name, rows).items():
         atomic_write(targets[what], data)
-    return with_picture(settings, path, lambda: report, inspect_picture)
+        progress.note(f"wrote {targets[what]}: node data for model-explorer")
+    return with_picture(settings, path, lambda: report, inspect_picture, progress)
 
 
 def inspect_alone(path: Path, settings: Settings, progress: Progress) -> InspectReport:
@@ -160,7 +161,11 @@ def look_at_model(path: Path, settings: Settings, progress: Progress) -> ModelSe
         )
         if settings.conditions.may_be_alone and settings.family is None:
             asked_for = request_of(msgspec.structs.replace(settings, budget=WHOLE), "live")
-            report = msgspec.structs.replace(report, ladder=ladder(prepared, platform, asked_for, work))
+            steps = ladder(prepared, platform, asked_for, work)
+            less = tuple(
+                step for step in steps if step.budget_bytes < report.peak_bytes
+            )  # plans for a process hold more
+            report = msgspec.structs.replace(report, ladder=less)
         rest = (prepared.graph, problem, source.graph.name or "", names)
         if request is None or settings.split == "off":
             return ModelSeen(report, *rest)

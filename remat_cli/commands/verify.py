@@ -156,9 +156,11 @@ def verify_plan(plan: Path, settings: Settings, progress: Progress) -> VerifyRep
         plan,
         lambda: _verified(plan, settings, progress),
         lambda report: process_svg(_process_of(report, "--svg")),
+        progress,
     )
     if settings.trace is not None:
         atomic_write(settings.trace, verify_trace(read_plan(plan), _process_of(drawn, "--trace")))
+        progress.note(f"wrote {settings.trace}: open it in ui.perfetto.dev")
     return drawn
 
 

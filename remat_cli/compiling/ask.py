@@ -1,6 +1,7 @@
 """What a compile is asked for, and the one place where a budget is resolved: against a model, an instance, a plan."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
@@ -31,7 +32,8 @@ class CompileRequest:
 
     `files` says where weights go, and `count_mapped` counts pages of a data file against a budget on the process.
     `overlap` lets copies between memories run beside ops; `checks` says how the plan is verified. For `min` the plan
-    has the `least` of live bytes, or the smallest process.
+    has the `least` of live bytes, or the smallest process. Model and plan go to `outputs`, where these are known,
+    on whose disk there must be room.
     """
 
     conditions: Conditions
@@ -43,6 +45,7 @@ class CompileRequest:
     files: WeightFiles = IN_FILES
     count_mapped: bool = False
     least: Literal["live", "process"] = "live"
+    outputs: tuple[Path, Path] | None = None
 
     @property
     def process_budget_bytes(self) -> int | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remat_cli.base.errors import ModelError, RuntimeFailure
+from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.runtime.sessions.error_text import is_of_the_machine, lacks_memory, one_line
 
@@ -18,6 +19,8 @@ FORMS = {
     "op": "one op of",
 }
 """What remat calls its files -> what is said of them."""
+RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
+ONE_SIZE = "; a model that was exported for one size runs at no other"
 LIKELY_STEP = 16  # of images that are halved four times
 
 
@@ -85,6 +88,13 @@ def _reason(error: RuntimeFailure) -> tuple[str, str, str]:
     if error.__cause__ is None:
         return error.before, error.file, error.after
     return one_line(error.__cause__), "", ""
+
+
+def next_step(conditions: Conditions) -> str:
+    """What to do where the runtime refuses what it is fed, or a branch that is not there for it."""
+    is_sized = bool(conditions.dims or conditions.input_shapes or conditions.family)
+    made_up = "" if conditions.inputs else RANDOM_INPUTS
+    return f"{made_up}{ONE_SIZE if is_sized else ''}{in_steps(conditions.family)}"
 
 
 def in_steps(family: SizeFamily | None) -> str:

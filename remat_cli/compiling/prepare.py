@@ -16,7 +16,7 @@ from remat_cli.base.errors import ModelError
 from remat_cli.base.files import WORK_FOLDER
 from remat_cli.base.processes import available_cores, has_glibc, memory_limited, spare_memory_bytes
 from remat_cli.base.progress import Progress
-from remat_cli.compiling.blame import files_named_after, in_steps, refusals_of
+from remat_cli.compiling.blame import files_named_after, next_step, refusals_of
 from remat_cli.compiling.facts import WARMUPS, ModelFacts, known_facts_of, remember_facts
 from remat_cli.compiling.kinds import are_run_apart
 from remat_cli.compiling.learn.corrections import known_corrections, with_corrections
@@ -61,7 +61,6 @@ from remat_cli.runtime.sessions.feeds import feeds_of
 from remat_cli.runtime.sessions.session import Observation, SessionSettings, first_sight, outputs_of, run_profiled
 from remat_cli.runtime.verify.likeness import have_same_bits
 
-RANDOM_INPUTS = "; the inputs were made up: give ones that it takes with --inputs FILE.npz"
 NOT_RUN = "ONNX Runtime does not run {} as it is: outputs are compared with those of the model as it was read"
 OPEN = "the runtime is not told the sizes when it optimises this model: with them, last bits differ from those of {}"
 SIZES_HIDDEN = "{}; it runs that file at these sizes as long as it is not told them, so they are kept from it"
@@ -347,7 +346,7 @@ class _Search:
         except ModelError as refusal:
             as_given = self._as_given(self.original, hides_sizes=True) if self._runs_original() else None
             if as_given is None:
-                step = self._next_step if self._is_taken_without_sizes else ""
+                step = next_step(self.conditions) if self._is_taken_without_sizes else ""
                 raise ModelError(f"{str(refusal).removesuffix(step)}{step}") from refusal
             return as_given, self.original, (SIZES_HIDDEN.format(refusal),)
         original = self.original
@@ -393,11 +392,6 @@ class _Search:
         except ModelError:
             return None
 
-    @property
-    def _next_step(self) -> str:
-        """What to do where the runtime refuses what it is fed, or a branch that is not there for it."""
-        return f"{'' if self.conditions.inputs else RANDOM_INPUTS}{in_steps(self.conditions.family)}"
-
     def _seen(self, optimised_as: OptimisedAs, folder: Path) -> _Found:
         """A form, known from the cache or looked at in a run."""
         source, conditions = self.source, self.conditions
@@ -407,7 +401,7 @@ class _Search:
         digest = digest_of(found, conditions, optimised_as)
         facts, seen = known_facts_of(digest, conditions), None
         if facts is None or was_measured_by_a_look(facts, conditions) or may_lack_memory(facts, conditions):
-            with refusals_of(source.path, "ONNX Runtime fails to run", self._next_step):
+            with refusals_of(source.path, "ONNX Runtime fails to run", next_step(self.conditions)):
                 seen = first_look(found.path, reference, self.feeds, conditions)
             fresh = facts_of(seen, reference, types_of(inputs_of(source.ir)))
             facts = fresh if facts is None else msgspec.structs.replace(facts, measured=fresh.measured)

@@ -219,8 +219,13 @@ def _solve(
     if early is not None and (_is_settled(early, problem, search) or progress.should_stop()):
         return early
     if must_search(problem):  # no sooner: many a budget is met, or proved too small, without a search
-        with search.clock.running():
-            prepare_kernels(search.solver, problem, progress)
+        try:
+            with search.clock.running():
+                prepare_kernels(search.solver, problem, progress)
+        except KeyboardInterrupt:  # with a plan that is known this is an end of the search like any other
+            if early is None or early.plan is None or not progress.should_stop():
+                raise
+            return early
     progress.stage(stages.SOLVING)
     limits = _limits(question, search, progress)
     run = run_solver(problem, search.solver, limits, start)

@@ -15,7 +15,7 @@ from remat_cli.report.explain import LiveTensor, Recompute
 from remat_cli.report.pictures.shown import Shown
 from remat_cli.report.regions import RegionReport
 from remat_cli.report.runs_on import runs_on_lines
-from remat_cli.report.solution import SolutionReport, compile_exit_code, is_too_dear, verified_exit_code
+from remat_cli.report.solution import AMONG, SolutionReport, compile_exit_code, is_too_dear, verified_exit_code
 from remat_cli.report.style import Style, lines_of, percent, plural, shorten
 from remat_cli.report.verdict import Need, Price, ReportVerdict, bits_of, session_need
 
@@ -159,7 +159,8 @@ class CompileReport(_Told, frozen=True, kw_only=True):
             why = f"proved impossible {self.within}"
         else:
             limit = self.asked.time_limit_seconds if self.asked.search_was_cut else None
-            why = f"no plan was found {self.within}{f': --time-limit {limit:g}s cut the search' if limit else ''}"
+            cut = f": the search was cut after {limit:g} s (--time-limit)" if limit else ""
+            why = f"no plan was found {self.within}{cut}"
         return ReportVerdict(no_plan=why, is_open=solution.interrupted)
 
     @property
@@ -292,7 +293,7 @@ def solver_line(solution: SolutionReport, against: str, more: str = "") -> str:
         proof = "no bound proved"
     else:
         proof = f"proved least {percent(solution.lower_bound_percent)}, gap {solution.gap_percent or 0:.2f} %"
-    found = f"{percent(solution.overhead_percent)} {against}, {proof} (space {solution.space}{more})"
+    found = f"{percent(solution.overhead_percent)} {against}, {proof} ({AMONG[solution.space]}{more})"
     cut_short = ", interrupted" if solution.interrupted else ""
     return f"{solution.solver}: {found}, {solution.seconds:.1f} s{cut_short}, seed {solution.seed}"
 

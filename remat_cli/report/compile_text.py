@@ -24,6 +24,7 @@ from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.screen import compile_screen, outputs_row, refused_screen
 from remat_cli.report.seen_text import family_lines, learnt_lines
 from remat_cli.report.solution import (
+    AMONG,
     NEAREST_PERCENT,
     NEAREST_PROCESS,
     NEAREST_TERMS,
@@ -178,7 +179,7 @@ def _reason_lines(report: OneModelReport, style: Style) -> list[str]:
         verdict = f"impossible: no schedule of whole ops needs less than {style.size(solution.floor_bytes)}"
         if solution.floor_bytes <= solution.budget_bytes:
             verdict = "impossible: no schedule of whole ops stays within the budget"
-        lines = [style.paint(verdict, "bad") + ("" if style.is_short else f" (space {solution.space})")]
+        lines = [style.paint(verdict, "bad") + ("" if style.is_short else f" ({AMONG[solution.space]})")]
         if solution.floor_with_splitting_bytes is not None:
             least = style.size(solution.floor_with_splitting_bytes)
             lines.append(f"with the best splits found, none needs less than {least}")
@@ -265,7 +266,7 @@ def _cut(report: OneModelReport) -> str | None:
     if not limit or not report.asked.search_was_cut:
         return None
     runs = f", beside {ran:.1f} s of runs of the model" if ran >= LEAST_TOLD_SECONDS else ""
-    return f"the search was cut at --time-limit {limit:g}s{runs}"
+    return f"the search was cut after {limit:g} s (--time-limit){runs}"
 
 
 def nearest_bytes(solution: SolutionReport) -> int | None:

@@ -209,7 +209,7 @@ def recompute_lines(recomputes: Sequence[Recompute]) -> list[str]:
             where = f"on {names[0]}, {one.runs} times" if names else f"{one.runs} runs"
         steps = f"from step {one.dropped_after + 1} to {one.made_again_at - 1}"
         if one.memory is None:
-            why = f"frees {freed} {steps}, which would need {format_bytes(one.peak_without_bytes)}"
+            why = f"frees {freed} {steps}; kept there, the peak would be {format_bytes(one.peak_without_bytes)}"
         else:
             why = f"frees {freed} in {one.memory} {steps}" if one.freed_bytes else "nothing is freed: it saves a copy"
         rows.append([f"+{duration(one.time)}", op, where, why])

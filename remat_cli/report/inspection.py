@@ -21,7 +21,7 @@ from remat_cli.core.values.profile import Profile, Reference, SessionForm
 from remat_cli.core.values.promises import Asked, Bounds, MeasuredPromise
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
 from remat_cli.core.values.told_names import ToldNames
-from remat_cli.core.values.verification import Learning
+from remat_cli.core.values.verification import Learning, OneModelSeen
 from remat_cli.report.explain import (
     DeviceReport,
     LinkReport,
@@ -44,7 +44,7 @@ from remat_cli.report.process_text import forecast_lines
 from remat_cli.report.regions import RegionReport, obstacle_lines, planned_regions, region_lines, step_times_ns
 from remat_cli.report.runs_on import RunsOn, runs_on_lines
 from remat_cli.report.seen_text import learnt_lines
-from remat_cli.report.solution import EXIT_DONE, difference
+from remat_cli.report.solution import AMONG, EXIT_DONE, difference
 from remat_cli.report.style import Style, columns, duration, lines_of, percent, plural
 from remat_cli.report.verdict import Need, Price, ReportVerdict, session_need
 
@@ -72,7 +72,8 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
     `asked` is what else was asked for, `promises` what verification of a plan showed of all that it promises (nothing
     of a model, of which nothing was promised), `unkept` says which of its predictions were not kept, `measured_time`
-    what it costs in time, beside the predicted `overhead_percent`. In JSON `fits` and `verdict` stand beside the
+    what it costs in time, beside the predicted `overhead_percent`, `measured_original_bytes` what the original holds in
+    a default session, beside the predicted `baseline_peak_bytes`. In JSON `fits` and `verdict` stand beside the
     fields, by prediction but where a plan was verified; null without a budget.
     `is_as_written`: a compiled file's graph is the one that remat wrote (None: the file does not say what that was).
     `ladder` says of a model which smaller budgets of live bytes it fits in, and what that costs. `few_bits` says of one
@@ -134,6 +135,7 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[MeasuredPromise, ...] = ()
     unkept: tuple[str, ...] = ()
     measured_time: MeasuredTime | UnsetType = UNSET
+    measured_original_bytes: int | UnsetType = UNSET
     ladder: tuple[LadderStep, ...] = ()
     few_bits: FewBits | None = None
     names: ToldNames = ToldNames()
@@ -158,7 +160,11 @@ class InspectReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
             return ()
         need = session_need(None, self.asked, self.budget_bytes, self.peak_bytes, self.baseline_peak_bytes)
         seen_bytes = self.measured_bytes(need.bounds)
-        return (need if seen_bytes is None else msgspec.structs.replace(need, needed_bytes=seen_bytes),)
+        if seen_bytes is None:
+            return (need,)
+        was_bytes = need.original_bytes if need.bounds == "process" else self.measured_original_bytes
+        was_bytes = need.original_bytes if was_bytes is UNSET else was_bytes
+        return (msgspec.structs.replace(need, needed_bytes=seen_bytes, original_bytes=was_bytes),)
 
     def measured_bytes(self, bounds: Bounds) -> int | None:
         """What verification measured of what a budget bounds; None where it did not, or not at these sizes."""
@@ -266,13 +272,17 @@ def _at_peak(file: PlanFile, problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def _cost(file: PlanFile) -> dict[str, Any]:
-    """What a plan costs in time, by prediction and as verification measured it, beside what is proved."""
+    """What a plan costs in time, by prediction and as measured, and what the original was measured to hold."""
     overhead, bound, seen = file.solved.overhead_percent, file.solved.lower_bound_percent, file.verification
     measured: MeasuredTime | UnsetType = UNSET
+    original: int | None = None
+    if isinstance(seen, OneModelSeen):
+        original = seen.original_default_session_peak_bytes
     if seen is not None and seen.extra_time_percent is not None:
         measured = MeasuredTime(seen.extra_time_percent, seen.noise_percent, seen.noise_told)
     return {
         "measured_time": measured,
+        "measured_original_bytes": UNSET if original is None else original,
         "time": file.solved.time_ns,
         "overhead_percent": overhead,
         "lower_bound_percent": bound,
@@ -304,7 +314,9 @@ def inspect_lines(report: InspectReport, style: Style) -> list[str]:
     rows += [[whole, f"{style.size(report.floor_bytes)}: no order of ops needs less{cause}"]]
     rows += [] if split_floor is None else [["floor with splitting", style.size(split_floor)]]
     if report.baseline_peak_bytes is not None:
-        rows += [["original peak", style.size(report.baseline_peak_bytes)]]
+        seen, predicted = report.measured_original_bytes, style.size(report.baseline_peak_bytes)
+        more = "" if seen is UNSET or report.sizes is not None else f" predicted, {style.size(seen)} measured"
+        rows += [["original peak", f"{predicted}{more}"]]
     rows += _time_rows(report)
     if report.budget_bytes is not None:
         text, (need, *_) = f"{report.budget} = " if report.budget else "", report.needs
@@ -333,7 +345,7 @@ def _time_rows(report: InspectReport) -> list[list[str]]:
     if report.time is not None:
         rows += [["time", duration(report.time) + (" predicted" if seen else "")]]
     if report.overhead_percent is not None:
-        bound = f"proved least {percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"
+        bound = f"proved least {percent(report.lower_bound_percent)} {AMONG.get(report.space or '', '')}".rstrip()
         cost = percent(report.overhead_percent)
         if seen is not None:
             cost = f"{percent(seen.percent)} measured{f' ({seen.noise})' if seen.noise else ''}, {cost} predicted"
@@ -387,14 +399,16 @@ def ladder_lines(report: InspectReport) -> list[str]:
         [f"fits in {format_bytes(step.budget_bytes)}", percent(step.overhead_percent), "by estimate" * step.is_estimate]
         for step in report.ladder
     ]
-    least_bytes = min(step.budget_bytes for step in report.ladder)
-    end = f"below {format_bytes(least_bytes)} no way is known"
+    least = min(report.ladder, key=lambda step: step.budget_bytes)
+    found = "by estimate" if least.is_estimate else "that was found here"
+    longer = "no bound: `remat compile` searches for longer, and may fit less"
+    ends = [f"{format_bytes(least.budget_bytes)} is the least {found}, {longer}"]
     if report.floor_bytes:
-        tiles = "ops in tiles go that far, " if least_bytes < report.floor_bytes else ""
-        end += f"; {tiles}whole ops alone need at least {format_bytes(report.floor_bytes)}, as is proved"
+        ends.append(f"without tiles, at least {format_bytes(report.floor_bytes)} are needed, as is proved")
     wanted = f"{-(-report.ladder[0].budget_bytes // HUNDREDTH) / 100:.2f}MiB"
-    way = f"  for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
-    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), f"  {end}", way]
+    way = f"for one of them: remat compile {report.path} --budget-scope live --budget {wanted}"
+    told = [f"  {line}" for line in (*ends, way)]
+    return ["", "what less memory costs in time (live tensors):", *columns(rows, "<><"), *told]
 
 
 def _chart(report: InspectReport, style: Style) -> list[str]:

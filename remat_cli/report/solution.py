@@ -13,6 +13,15 @@ from remat_cli.core.values.spill import Paging
 from remat_cli.core.values.verification import Verification
 from remat_cli.report.style import Style, percent
 
+AMONG = {
+    "free": "among all orders of ops",
+    "free_c2": "among all orders with at most two runs of an op",
+    "first_in_order": "among plans that keep the order of first runs",
+    "staged": "among plans in stages",
+    "staged_c2": "among plans in stages with at most two runs of an op",
+}
+"""What a proof or a bound holds for, by its space."""
+
 EXIT_DONE = 0
 EXIT_IMPOSSIBLE = 3
 EXIT_NOT_FOUND = 4

@@ -14,6 +14,7 @@ from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.core.values.training import TrainOptions
 from remat_cli.onnx_io.read.default_order import default_order
 from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.onnx_io.read.source_names import SCOPES_KEY, module_of
 from tests.autodiff.rule_case import runtime
 
 RNG = np.random.default_rng(3)
@@ -102,6 +103,15 @@ def test_ops_carry_their_phase():
     assert phases.count("backward") == step.facts.backward_ops > 0
     assert phases.count("update") == step.facts.update_ops > 0
     assert set(phases) == {"forward", "backward", "update"}
+
+
+def test_ops_and_their_gradients_keep_the_modules_that_torch_wrote():
+    model = net()
+    for node in model.graph:
+        node.metadata_props[SCOPES_KEY] = str(["", "enc", "enc.1", node.name or node.op_type])
+    step = build_step(model, ENTROPY)
+    modules = {(module_of(node), node.metadata_props["remat.phase"]) for node in step.model.graph}
+    assert {("enc.1", "forward"), ("enc.1.grad", "backward"), ("", "update")} <= modules
 
 
 def test_lone_numbers_and_masks_are_not_trained():

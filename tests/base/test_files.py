@@ -3,16 +3,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from remat_cli.base import files
 from remat_cli.base.errors import ConfigError, RematError
-from remat_cli.base.files import atomic_path, atomic_write, check_target
+from remat_cli.base.files import atomic_path, atomic_write, check_room, check_target
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,6 +59,19 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "remat_work").mkdir()
     with pytest.raises(RematError, match=r"or set TMPDIR to a folder on another disk$"):
         atomic_write(tmp_path / "remat_work" / "out", b"x")
+
+
+def test_room_is_asked_for_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**20))
+    monkeypatch.setattr(files, "most_bytes_of_a_file", lambda: None)
+    check_room(tmp_path / "m.onnx", 2**20, 2**20)
+    with pytest.raises(RematError, match=r"m.onnx needs 1.50 MiB on its disk, and 1.00 MiB are free there: make room"):
+        check_room(tmp_path / "m.onnx", 2**20, 3 * 2**19)
+    monkeypatch.setattr(files, "most_bytes_of_a_file", lambda: 2**19)
+    with pytest.raises(
+        RematError, match=r"a file of 1.00 MiB, and this process may write files of 512.00 KiB: .*ulimit"
+    ):
+        check_room(tmp_path / "m.onnx", 2**20, 2**20)
 
 
 def test_no_permission_is_the_users_to_fix(tmp_path, monkeypatch):

@@ -92,3 +92,13 @@ def test_a_busy_machine_little_memory_and_missing_kernels_are_told(monkeypatch, 
     assert code == 0
     for words in ("compile again when it is quiet", "half a minute longer", "cannot be run here", "REMAT_CACHE_DIR"):
         assert words in text
+
+
+@pytest.mark.usefixtures("quiet_machine")
+def test_without_what_plans_it_says_what_works_and_how_to_get_the_rest(monkeypatch, tmp_path):
+    runtime(monkeypatch, "1.32.0", "onnxruntime")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    code, text = told(tmp_path)
+    assert code == 0
+    assert "numba and ortools not installed: plans cannot be made here" in text
+    assert 'to plan here: pip install "remat_cli[plan]"; `run`, `verify`' in text

@@ -6,7 +6,9 @@ import pytest
 
 import remat_cli as remat
 from remat_cli.base.errors import ConfigError
+from remat_cli.commands import inspect as command
 from remat_cli.core.files.plan_file import write_plan
+from remat_cli.core.values.curve import LadderStep
 from remat_cli.core.values.resident import ProcessMemory
 from tests.report import samples
 from tests.splitting.quantised_models import dynamic_int8, encoder
@@ -77,3 +79,11 @@ def test_a_model_in_dynamic_int8_says_why_that_did_not_help(tmp_path):
     assert report.few_bits is not None
     assert report.few_bits.kind == "int8"
     assert 0 < report.few_bits.float_bytes <= report.few_bits.alive_bytes
+
+
+def test_the_ladder_has_no_budget_that_the_model_fits_as_it_is(tmp_path, monkeypatch):
+    onnx.save(dynamic_int8(encoder(64)).model, tmp_path / "net.onnx")
+    peak_bytes = remat.inspect(tmp_path / "net.onnx").peak_bytes
+    steps = tuple(LadderStep(count, 1.0) for count in (peak_bytes + 1, peak_bytes, peak_bytes - 1))
+    monkeypatch.setattr(command, "ladder", lambda *_: steps)
+    assert remat.inspect(tmp_path / "net.onnx").ladder == steps[2:]

@@ -34,4 +34,5 @@ def test_a_length_that_the_model_does_not_run_at_is_refused_with_the_whole_reaso
     assert "requested shape:{12,16,64}" in line
     assert "onnxruntime::" not in line  # a signature in C++ took the place of the reason
     assert line.count("fails to run") == line.count("--inputs FILE.npz") == 1
+    assert line.count("exported for one size runs at no other") == 1
     assert line.count("give a step") == (":" in length)

@@ -135,14 +135,13 @@ def test_a_ladder_ends_with_what_to_type():
 
 
 @pytest.mark.parametrize(
-    ("floor_bytes", "words"),
-    [
-        (9 * MIB, "below 3.00 MiB no way is known; ops in tiles go that far, whole ops alone need at least 9.00 MiB"),
-        (2 * MIB, "below 3.00 MiB no way is known; whole ops alone need at least 2.00 MiB"),
-    ],
+    ("is_estimate", "least"),
+    [(True, "3.00 MiB is the least by estimate"), (False, "3.00 MiB is the least that was found here")],
 )
-def test_the_end_of_a_ladder_says_both_how_far_tiles_go_and_what_whole_ops_need(floor_bytes, words):
+def test_the_end_of_a_ladder_says_how_sure_it_is_and_what_whole_ops_need(is_estimate, least):
     report = msgspec.structs.replace(
-        samples.inspect_report(), kind="model", ladder=(LadderStep(3 * MIB, 9.0, True),), floor_bytes=floor_bytes
+        samples.inspect_report(), kind="model", ladder=(LadderStep(3 * MIB, 9.0, is_estimate),), floor_bytes=9 * MIB
     )
-    assert f"  {words}, as is proved" in report.lines(Style())
+    lines = report.lines(Style())
+    assert f"  {least}, no bound: `remat compile` searches for longer, and may fit less" in lines
+    assert "  without tiles, at least 9.00 MiB are needed, as is proved" in lines

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from remat_cli.base.errors import MissingDependency
+from remat_cli.core.files.plan_file import FileRef
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.curve import LadderStep
 from remat_cli.core.values.told_names import ToldNames
 from remat_cli.report.page import html
 from remat_cli.report.page.charts import memory_chart
 from remat_cli.report.page.pages import model_page, plan_page
-from remat_cli.report.page.values import Course, Page, PageTable, PageTensor, Point, course_of
+from remat_cli.report.page.values import Course, Page, PageTable, PageTensor, Point, commands_of, course_of
 from tests.report import device_samples, samples
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -116,6 +117,30 @@ def test_the_page_of_a_plan_has_both_courses_promises_and_commands():
     assert any(len(lives) > 1 for lives in again.values())  # what is made again lives twice
     for words in ("made again at step", "Promised and measured", f"remat compile {plan.source.path} --budget 80%"):
         assert words in read.text
+
+
+@pytest.mark.usefixtures("without_bundle")
+def test_a_long_table_shows_its_first_rows_and_folds_the_rest():
+    table = PageTable(title="ops", heads=("op",), rows=tuple((f"op_{n}",) for n in range(90)))
+    data = html.page_html(Page(title="t", verdict="", summary="", courses=(), tables=(table,))).decode()
+    before, _, folded = data.partition("<summary>78 more</summary>")
+    assert "<td>op_11</td>" in before
+    assert "<td>op_12</td>" not in before
+    assert "<td>op_89</td>" in folded
+
+
+def test_commands_name_files_that_have_names_of_their_own():
+    plan = samples.plan_file()
+    renamed = msgspec.structs.replace(
+        plan, source=FileRef("a b/net.onnx", ""), output=FileRef("a b/small.onnx", ""), verification=None
+    )
+    first, *others = commands_of(renamed, "a b/small.plan.json")
+    assert first.startswith("remat compile 'a b/net.onnx' --budget 80% ")
+    assert first.endswith(" -o 'a b/small.onnx'")
+    assert others[0] == "remat verify 'a b/small.plan.json'"
+    assert commands_of(renamed, "p.json")[0].endswith(" -o 'a b/small.onnx' --plan p.json")
+    usual = msgspec.structs.replace(renamed, output=FileRef("a b/net.remat.onnx", ""))
+    assert " -o " not in commands_of(usual, "a b/net.plan.json")[0]
 
 
 def test_who_is_alive_adds_up_to_what_the_judge_says():

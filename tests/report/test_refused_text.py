@@ -44,7 +44,7 @@ def test_a_budget_of_live_bytes_says_nothing_of_a_process():
 def test_more_time_is_advised_only_where_it_ran_short(is_short):
     asked = Asked(time_limit_seconds=6.0, search_was_cut=is_short)
     text = render_text(refused(asked, seconds=80.0, floor_bytes=ROOMY - 1), Style(200))
-    assert ("the search was cut at --time-limit 6s" in text) is is_short
+    assert ("the search was cut after 6 s (--time-limit)" in text) is is_short
     assert ("try a longer --time-limit or " in text) is is_short
     assert "a larger --budget" in text
 
@@ -52,7 +52,9 @@ def test_more_time_is_advised_only_where_it_ran_short(is_short):
 @pytest.mark.parametrize(("seconds", "told"), [(22.84, ", beside 22.8 s of runs of the model"), (0.4, "")])
 def test_runs_of_the_model_are_told_apart_from_the_time_of_the_search(seconds, told):
     asked = Asked(time_limit_seconds=6.0, search_was_cut=True, run_seconds=seconds)
-    assert f"the search was cut at --time-limit 6s{told}\n" in render_text(refused(asked, seconds=30.0), Style(200))
+    assert f"the search was cut after 6 s (--time-limit){told}\n" in render_text(
+        refused(asked, seconds=30.0), Style(200)
+    )
 
 
 @pytest.mark.parametrize("process_bytes", [None, ROOMY])

@@ -138,7 +138,7 @@ def test_a_busy_machine_and_a_search_that_was_cut_are_on_the_screen():
     text = render_text(msgspec.structs.replace(samples.compile_report(seen), asked=asked), SCREEN)
     assert seen.noise_told
     assert text.splitlines()[0].count(seen.noise_told) == 1
-    assert "warning: the search was cut at --time-limit 5s" in text
+    assert "warning: the search was cut after 5 s (--time-limit)" in text
 
 
 def test_without_a_plan_the_screen_says_what_to_type():

@@ -26,8 +26,10 @@ from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.process.forecast import saves_packed
 from remat_cli.compiling.search.kept_curve import keep_seen
 from remat_cli.compiling.write import with_budget, write_with_room, write_within_budget
+from remat_cli.core.files.plan_file import written_bytes
 from remat_cli.core.values.learning import Learnt
 from remat_cli.core.values.verification import OneModelSeen
+from remat_cli.onnx_io.write.save import check_room_as
 from remat_cli.ort_rules.lessons import Lesson
 
 MOST_ROUNDS = 4  # of learning from a run and planning again
@@ -59,8 +61,11 @@ class ModelSettling:
         """Run the plan file and its model; also where runs left the judge."""
         path, request = self.how.new_path(), self.how.request
         save_model(planned, path, request)
+        draft = record_model(planned, request)
+        if request.outputs is not None:
+            check_room_as(path, request.outputs[0], {request.outputs[1]: written_bytes(draft)})
         twin = None if planned.twin is None else planned.twin()
-        run = ModelRun(record_model(planned, request), path, planned.written.sessions, twin)
+        run = ModelRun(draft, path, planned.written.sessions, twin)
         seen, lessons = verify_model(run, planned.whole, path.parent, request.checks, self.how.progress)
         remember_cap(planned.whole, seen, request.conditions)
         remember_process(planned.whole, seen, request.conditions)

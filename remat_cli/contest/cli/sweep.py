@@ -38,7 +38,7 @@ BUDGETS = "20..100%"
 @options.force_option
 @options.max_overhead_option
 @options.split_options
-@options.solver_options
+@options.compile_solver_options
 @options.model_options
 @options.compile_verify_options
 @options.common_options

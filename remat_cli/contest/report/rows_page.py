@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
+from typing import Final
 
 from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.base.units import format_bytes
 from remat_cli.contest.report.bench_run import BenchRun, read_runs
-from remat_cli.contest.report.sweep_report import SweepRow, rows_in
+from remat_cli.contest.report.sweep_report import SweepRow, as_curve, rows_in
 from remat_cli.report.page.values import Page, PageTable, Point
+
+ENDING: Final = ".sweep.jsonl"
 
 
 def rows_page(path: Path) -> Page:
@@ -22,17 +26,16 @@ def rows_page(path: Path) -> Page:
         return _bench_page(path, read_runs(path))
     if not rows:
         raise ModelError(f"{path} has no rows yet: run `remat sweep` or `remat bench` to its end")
-    return _sweep_page(path, rows)
+    return _sweep_page(path, as_curve(rows))
 
 
 def _sweep_page(path: Path, rows: Sequence[SweepRow]) -> Page:
-    """A point and a line for each budget."""
-    found = [row for row in rows if row.peak_bytes is not None and row.overhead_percent is not None]
-    points = tuple(
-        Point(row.peak_bytes or 0, row.overhead_percent or 0.0, row.case)
-        for row in sorted(found, key=lambda row: row.peak_bytes or 0)
-        if row.on_curve
-    )
+    """A line for each budget, and a point for each plan that no other beats."""
+    plans: dict[tuple[int, float], list[str]] = {}  # several budgets may have the same one
+    for row in rows:
+        if row.on_curve and row.peak_bytes is not None and row.overhead_percent is not None:
+            plans.setdefault((row.peak_bytes, row.overhead_percent), []).append(row.case)
+    points = tuple(Point(held, percent, ", ".join(cases)) for (held, percent), cases in sorted(plans.items()))
     cells = tuple(
         (
             row.case,
@@ -51,8 +54,15 @@ def _sweep_page(path: Path, rows: Sequence[SweepRow]) -> Page:
         summary=f"what {len(rows)} budgets cost; on the curve is what no other row beats in both memory and time",
         curve=points,
         tables=(PageTable(title="Budgets", heads=heads, rows=cells),),
-        commands=(f"remat sweep MODEL --resume -o {path}",),
+        commands=(_sweep_command(path),),
     )
+
+
+def _sweep_command(path: Path) -> str:
+    """What goes on with a sweep; a file of the usual name says which model it is of."""
+    model = path.with_name(f"{path.name.removesuffix(ENDING)}.onnx")
+    named = f"remat sweep {quote(str(model))} --resume"
+    return named if path.name.endswith(ENDING) else f"remat sweep MODEL --resume -o {quote(str(path))}"
 
 
 def _bench_page(path: Path, runs: Sequence[BenchRun]) -> Page:

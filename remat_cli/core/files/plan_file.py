@@ -317,7 +317,7 @@ def write_with_plan(path: Path, draft: PlanFile, write_model: Callable[[], PlanF
     """
     with atomic_path(path) as temporary:
         with temporary.open("wb") as file:
-            file.write(bytes(len(_serialised(draft)) + ROOM_BYTES))
+            file.write(bytes(written_bytes(draft)))
             file.flush()
             os.fsync(file.fileno())
         plan = write_model()
@@ -325,6 +325,11 @@ def write_with_plan(path: Path, draft: PlanFile, write_model: Callable[[], PlanF
             file.write(_serialised(plan))
             file.truncate()
     return plan
+
+
+def written_bytes(draft: PlanFile) -> int:
+    """How large the file of a plan is at most, of which all is known but the files that it speaks of."""
+    return len(_serialised(draft)) + ROOM_BYTES
 
 
 def _serialised(plan: PlanFile) -> bytes:

@@ -114,11 +114,7 @@ class SourceNames:
 
 def module_of(node: ir.Node) -> str:
     """The module of a network that a node belongs to, as torch's exporters write it down; empty where none did."""
-    try:  # the list of names, each with those around it, that newer exporters write; a file may hold anything
-        found = ast.literal_eval(node.metadata_props.get(SCOPES_KEY, "[]"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        found = []
-    scopes = [str(scope) for scope in found] if isinstance(found, list | tuple) else []
+    scopes: Sequence[str] = scopes_of(node)
     if not scopes and (node.name or "").startswith("/"):
         scopes = (node.name or "").strip("/").split("/")
     path: list[str] = []
@@ -128,3 +124,15 @@ def module_of(node: ir.Node) -> str:
         elif scope:
             path.append(scope)
     return ".".join(path)
+
+
+def scopes_of(node: ir.Node) -> tuple[str, ...]:
+    """What newer exporters of torch write down: the names of modules around a node, the outermost first, and its own.
+
+    Empty where they did not; a file may hold anything there.
+    """
+    try:
+        found = ast.literal_eval(node.metadata_props.get(SCOPES_KEY, "[]"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()

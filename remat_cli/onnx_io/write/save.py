@@ -11,14 +11,14 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from remat_cli.base.files import INLINE_LIMIT_BYTES, atomic_path, sha256
+from remat_cli.base.files import INLINE_LIMIT_BYTES, atomic_path, check_room, sha256
 from remat_cli.base.present import present
 from remat_cli.base.processes import WORTH_A_PROCESS_BYTES
 from remat_cli.onnx_io.read.copies import copy_of
@@ -122,6 +122,38 @@ def has_data_file(model: ir.Model, external: bool | None) -> bool:
 def data_path(path: Path) -> Path:
     """Where the weights of the model at `path` are when they do not lie inside it."""
     return path.with_name(f"{path.name}.data")
+
+
+def check_room_for(model: ir.Model, path: Path) -> None:
+    """Check that the disk has room for the weights of a model that is to be written to `path`, which are most of it.
+
+    A data file that is there already may be the one that is needed.
+
+    Raises:
+        RematError: it has not.
+    """
+    count = _bytes_of(_movable(model)) - _size(data_path(path))
+    check_room(path, count, count)
+
+
+def check_room_as(written: Path, path: Path, beside: Mapping[Path, int]) -> None:
+    """Check that the disk has room at `path` for files such as those of the model that was `written` elsewhere.
+
+    On the same disk there must be room for files `beside` it too, which are so large.
+
+    Raises:
+        RematError: there is not.
+    """
+    sizes = [_size(written)]
+    if reads_its_data(written):
+        sizes.append(_size(data_path(written)) - _size(data_path(path)))
+    disk = path.resolve().parent.stat().st_dev
+    sizes += [count for other, count in beside.items() if other.resolve().parent.stat().st_dev == disk]
+    check_room(path, max(sizes), sum(sizes))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _movable(model: ir.Model) -> list[ir.TensorProtocol]:

@@ -16,7 +16,7 @@ from remat_cli.report.devices.sessions import SessionsReport, SessionsVerifyRepo
 from remat_cli.report.explain import DeviceReport, LinkReport
 from remat_cli.report.runs_on import runs_on_lines
 from remat_cli.report.screen import compile_screen, outputs_row, refused_screen
-from remat_cli.report.solution import is_too_dear, no_verdict_lines
+from remat_cli.report.solution import AMONG, is_too_dear, no_verdict_lines
 from remat_cli.report.style import Style, columns, duration, percent, plural, shorten
 
 MARK, NOTE = "~", "note: "
@@ -273,7 +273,7 @@ def _no_plan_lines(report: SessionsReport, style: Style) -> list[str]:
         return no_verdict_lines(solution, style)
     if solution.status == "infeasible":
         verdict = style.paint("impossible: no schedule stays within these budgets", "bad")
-        lines = [f"{verdict} (space {solution.space})"]
+        lines = [f"{verdict} ({AMONG[solution.space]})"]
     else:
         lines = [style.paint(f"no plan within these budgets was found in {solution.seconds:.1f} s", "bad")]
         is_short = report.asked.search_was_cut

@@ -9,6 +9,7 @@ from remat_cli.report.explain import live_tensor_lines
 from remat_cli.report.inspection import closing_lines, inspect_verdict
 from remat_cli.report.pictures.placement_picture import placement_lines
 from remat_cli.report.pictures.terminal_chart import ChartRule, memory_chart
+from remat_cli.report.solution import AMONG
 from remat_cli.report.style import Style, columns, duration, percent, plural
 
 
@@ -30,7 +31,7 @@ def placed_inspect_lines(report: PlacedInspectReport, moved_lines: Sequence[str]
     if report.single:
         alone = ", ".join(f"{reference.device} {single_time(reference, estimated)}" for reference in report.single)
         rows += [["one device alone", f"{alone} (same budgets)"]]
-    rows += [["proved least", f"{percent(report.lower_bound_percent)}, space {report.space or 'unknown'}"]]
+    rows += [["proved least", f"{percent(report.lower_bound_percent)} {AMONG.get(report.space or '', '')}".rstrip()]]
     device_figures = columns(rows, "<<")
     lines += [*device_figures, ""]
     lines += [*device_table(report.devices, is_run=False), "", *moved_lines]

@@ -17,6 +17,8 @@ HERE: Final = Path(__file__).parent
 MOST_TENSORS: Final = 300
 """In the table of tensors; what is smaller still counts in the picture."""
 MOST_READERS: Final = 6
+MOST_OPEN: Final = 12
+"""Rows of a table that are seen at once; the others are folded away."""
 EXTRA: Final = 'a page needs vl-convert-python: pip install "remat_cli[html]"'
 
 
@@ -151,8 +153,14 @@ def _data(name: str, value: Any) -> str:
 
 def _table(table: PageTable) -> str:
     about = f"<p>{escape(table.about)}</p>" if table.about else ""
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
-    return f'{about}<div class="scroll"><table>{_head(table.heads)}<tbody>{rows}</tbody></table></div>'
+    first, rest = table.rows[:MOST_OPEN], table.rows[MOST_OPEN:]
+    more = f"<details><summary>{len(rest)} more</summary>{_grid(table.heads, rest)}</details>" if rest else ""
+    return f"{about}{_grid(table.heads, first)}{more}"
+
+
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table>{_head(heads)}<tbody>{cells}</tbody></table></div>'
 
 
 def _head(heads: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.schedule.problem import Problem
 from remat_cli.core.schedule.simulate import baseline
+from remat_cli.core.values.promises import PROCESS_ROOM_BYTES, PROCESS_SHARE
 from remat_cli.core.values.resident import ProcessMemory
 from remat_cli.report.explain import has_own_type
 from remat_cli.report.inspection import InspectReport
@@ -114,7 +115,10 @@ def _plan_tables(report: InspectReport, told: InspectReport, file: PlanFile) -> 
         for one in report.promises
     )
     if promises:
-        yield PageTable(title="Promised and measured", heads=("measure", "promised", "measured", ""), rows=promises)
+        room = f"{100 * PROCESS_SHARE:.0f} % and {format_bytes(PROCESS_ROOM_BYTES)}"
+        about = f"A phase of a process counts as kept up to {room} above what was predicted of it."
+        heads = ("measure", "promised", "measured", "")
+        yield PageTable(title="Promised and measured", heads=heads, rows=promises, about=about)
     yield from _region_tables(told.regions)
     again = tuple(
         (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 
 import msgspec
 
@@ -145,5 +147,15 @@ def commands_of(file: PlanFile, plan: str) -> tuple[str, ...]:
     flags += [f"--session {word}" for word in request.session.words]
     flags += [f"--custom-ops {library}" for library in request.custom_ops]
     flags += [f"--max-tensor {request.max_tensor_bytes}"] if request.max_tensor_bytes is not None else []
-    words = ["remat compile", file.source.path, f"--budget {request.budget}", *flags]
-    return (" ".join(words), f"remat verify {plan}", f"remat inspect {plan}", f"remat run {plan} --trace run.json")
+    flags += _outputs(file, plan)
+    words, named = ["remat compile", quote(file.source.path), f"--budget {request.budget}", *flags], quote(plan)
+    return (" ".join(words), f"remat verify {named}", f"remat inspect {named}", f"remat run {named} --trace run.json")
+
+
+def _outputs(file: PlanFile, plan: str) -> list[str]:
+    """What to type for the files, where they have other names than a compile gives them by itself."""
+    source, output, stated = Path(file.source.path), Path(file.output.path), Path(plan)
+    is_named = output.name != f"{source.stem}.remat.onnx"
+    stem = output.name.removesuffix(".onnx").removesuffix(".remat")
+    flags = [f"-o {quote(str(output))}"] if is_named else []
+    return [*flags, f"--plan {quote(plan)}"] if stated.name != f"{stem}.plan.json" else flags

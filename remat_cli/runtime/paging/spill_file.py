@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from remat_cli.base.errors import ConfigError, RematError
-from remat_cli.base.files import USER_MISTAKES, WORK_FOLDER
+from remat_cli.base.files import LACKS_ROOM, USER_MISTAKES, WORK_FOLDER
 from remat_cli.base.units import format_bytes
 
 CHUNK_BYTES: Final = 8 * 2**20
@@ -116,7 +116,7 @@ class SpillFile:
         except OSError as error:
             kind = ConfigError if error.errno in USER_MISTAKES else RematError
             reason = str(error.strerror or error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno in LACKS_ROOM:
                 with contextlib.suppress(OSError):
                     free = format_bytes(shutil.disk_usage(self.folder).free)
                     reason = f"{error.strerror}, {free} are free: free some, or name another folder"
