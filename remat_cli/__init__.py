@@ -140,7 +140,7 @@ def compile(
         spill: let values wait on disk or in the host: "disk:FOLDER", "host".
         solver: one of `list_solvers()`.
         order: "keep" keeps the order of ops, "free" does not.
-        time_limit: when to stop searching: "30s" or seconds; by default after 10 s with a plan, else after 30 s more.
+        time_limit: when to stop searching: "30s" or seconds; by default after 10 s, 30 s for a dear plan.
         gap: stop when the plan is this near the proved bound.
         verify: False runs neither model, "fast" and "thorough" check less and more.
         capped_run: run both under a hard memory cap.

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.search.aimed import fit_budget
+from remat_cli.compiling.search.aimed import Tried, fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
+from remat_cli.compiling.search.loop import SplitTask
 from remat_cli.compiling.search.needy import fit_needy
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
@@ -17,6 +18,8 @@ from remat_cli.onnx_io.read.interface import has_op
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.splitting.tiles.obstacle import SplitObstacle
 
+DEAR_SHARE = 0.2
+"""Of the time of a run: a plan that costs more is worth a longer search, where nobody said how long it may take."""
 MADE_BY_RUNTIME = "the model has no such op: the runtime made it of others, which may well be cut"
 
 
@@ -41,17 +44,28 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
     """The best of splits that should fit as the model runs, and of those that need whole ops to be made again too.
 
     These are for a solver to find, which may take all the time there is: so they come first only where no others are
-    known by estimate, and after them where these are dear.
+    known by estimate, and after them where these are dear. A brief search that has found none but dear plans goes on.
     """
-    task = tiles.task
+    task, tried = tiles.task, Tried()
     may_be_needy, proposed = isinstance(task.whole, Refused), tiles.propose(tiles.free_bytes)
     needy = fit_needy(tiles) if may_be_needy and not proposed else None
-    if needy is not None:
-        known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
-    aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=known_share)
+    share = min(known_share, _share_of(task, needy))
+    aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=share, tried=tried)
     if may_be_needy and proposed and (aimed is None or not tiles.is_cheap(aimed)):
         needy = fit_needy(tiles)
-    return min((each for each in (needy, aimed) if each is not None), key=task.rank, default=None)
+    found = [each for each in (needy, aimed) if each is not None]
+    share = min((known_share, *(_share_of(task, each) for each in found)))
+    if task.request.search.dear_seconds and DEAR_SHARE < share < math.inf and not task.progress.should_stop():
+        tried.granted_seconds = task.request.search.dear_seconds
+        tiles.grant(tried.granted_seconds)
+        more = fit_budget(tiles, points=points, known_share=share, tried=tried)
+        found += [] if more is None else [more]
+    return min(found, key=task.rank, default=None)
+
+
+def _share_of(task: SplitTask, found: OneModel | None) -> float:
+    """How much longer than the baseline a plan takes; infinite: there is none."""
+    return math.inf if found is None else found.plan.time_ns / max(1, task.question.baseline.time_ns) - 1
 
 
 def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:

@@ -125,9 +125,16 @@ class SplitProposer:
         self._limit(replace(self.limits, may_fill=False))
         return before
 
+    def grant(self, seconds: float) -> None:
+        """Let a search take so many seconds more; what was found out is kept."""
+        self.limits = replace(self.limits, seconds=self.limits.seconds + seconds)
+        shorter = replace(self.limits, seconds=REGIONS_SHARE * self.limits.seconds)
+        self._regions.limits = self._needy.limits = shorter
+        self._bands.limits = self.limits
+
     def _limit(self, limits: SplitLimits) -> None:
         self.limits = limits
-        self._regions.limits = self._needy.limits = limits
+        self._regions.limits = self._needy.limits = replace(limits, seconds=REGIONS_SHARE * limits.seconds)
         self._bands.restrict(limits, self.forbidden)
 
     @cached_property
