@@ -248,7 +248,7 @@ solver_options = group(
     _option(
         "--time-limit",
         metavar="T",
-        help="Stop searching after 30s, 2m or 500ms; runs of the model come on top. [10s; 30s where that is no cheap plan]",
+        help="Stop searching after 30s, 2m or 500ms; runs of the model come on top. [10s; 30s if dear or without plan]",
     ),
     gap_option,
 )
