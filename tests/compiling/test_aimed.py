@@ -46,7 +46,8 @@ class Costs:
             return ()
         mib = max(fitting)
         added = int(self.shares[mib] * BASELINE_NS)
-        return (SimpleNamespace(form="regions", peak_bytes=int(mib * MIB), added_ns=added, regions=("r",), key=mib),)
+        found = {"form": "regions", "peak_bytes": int(mib * MIB), "added_ns": added, "doubted_ns": added}
+        return (SimpleNamespace(**found, regions=("r",), key=mib),)
 
 
 def built(tiles: Costs, measured: dict[float, float | None], **known: Any) -> list[float]:

@@ -12,7 +12,7 @@ from remat_cli.compiling.search.loop import KeepRule, Known, SplitTrial, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
 from remat_cli.core.values.curve import CurvePoint
 from remat_cli.runtime.measure.profilers import LONG_RUN_NS
-from remat_cli.splitting.tiles.propose import DOUBT, SplitProposal
+from remat_cli.splitting.tiles.propose import SplitProposal
 
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
 CAPS = (0.65, 0.5, 0.35, 0.8, 0.25)
@@ -147,8 +147,7 @@ class AimedSplits:
 
     def _point(self, aim: Aim) -> Promising:
         proposal = aim.proposal
-        doubt = DOUBT if proposal.form == "bands" else 1.0
-        return Promising(proposal.form, max(1, proposal.peak_bytes), doubt * proposal.added_ns / self._baseline_ns)
+        return Promising(proposal.form, max(1, proposal.peak_bytes), proposal.doubted_ns / self._baseline_ns)
 
     def _share_of(self, time_ns: int) -> float:
         return time_ns / self._baseline_ns - 1

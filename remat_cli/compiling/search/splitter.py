@@ -9,7 +9,7 @@ from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.aimed import Tried, fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
 from remat_cli.compiling.search.loop import SplitTask
-from remat_cli.compiling.search.needy import fit_needy
+from remat_cli.compiling.search.needy import fit_needy, is_less_by_needy
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
@@ -41,26 +41,42 @@ def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: flo
 
 
 def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: float) -> OneModel | None:
+    """The best of splits; a brief search that has found none but dear plans goes on."""
+    task, tried = tiles.task, Tried()
+    found = _found(tiles, points, known_share, tried)
+    share = min(known_share, _share_of(task, found))
+    if not task.request.search.dear_seconds or not DEAR_SHARE < share < math.inf or task.progress.should_stop():
+        return found
+    tried.granted_seconds = task.request.search.dear_seconds
+    tiles.grant(tried.granted_seconds)
+    return _best(task, found, _found(tiles, points, share, tried))
+
+
+def _found(tiles: Tiles, points: Sequence[CurvePoint], known_share: float, tried: Tried) -> OneModel | None:
     """The best of splits that should fit as the model runs, and of those that need whole ops to be made again too.
 
     These are for a solver to find, which may take all the time there is: so they come first only where no others are
-    known by estimate, and after them where these are dear. A brief search that has found none but dear plans goes on.
+    known by estimate, one of them where all others are dearer by estimate, and else after them where these are dear.
     """
-    task, tried = tiles.task, Tried()
+    task = tiles.task
     may_be_needy, proposed = isinstance(task.whole, Refused), tiles.propose(tiles.free_bytes)
-    needy = fit_needy(tiles) if may_be_needy and not proposed else None
+    needy, are_left = None, may_be_needy
+    if may_be_needy and not proposed:
+        needy, are_left = fit_needy(tiles, known_share, tried.keys), False
+    elif may_be_needy and is_less_by_needy(tiles, proposed):
+        needy = fit_needy(tiles, known_share, tried.keys, most=1)
+        are_left = needy is None
+    if needy is not None and tiles.is_cheap(needy):
+        return needy
     share = min(known_share, _share_of(task, needy))
     aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=share, tried=tried)
-    if may_be_needy and proposed and (aimed is None or not tiles.is_cheap(aimed)):
-        needy = fit_needy(tiles)
-    found = [each for each in (needy, aimed) if each is not None]
-    share = min((known_share, *(_share_of(task, each) for each in found)))
-    if task.request.search.dear_seconds and DEAR_SHARE < share < math.inf and not task.progress.should_stop():
-        tried.granted_seconds = task.request.search.dear_seconds
-        tiles.grant(tried.granted_seconds)
-        more = fit_budget(tiles, points=points, known_share=share, tried=tried)
-        found += [] if more is None else [more]
-    return min(found, key=task.rank, default=None)
+    if are_left and (aimed is None or not tiles.is_cheap(aimed)):
+        needy = fit_needy(tiles, min(share, _share_of(task, aimed)), tried.keys)
+    return _best(task, needy, aimed)
+
+
+def _best(task: SplitTask, *found: OneModel | None) -> OneModel | None:
+    return min((each for each in found if each is not None), key=task.rank, default=None)
 
 
 def _share_of(task: SplitTask, found: OneModel | None) -> float:
