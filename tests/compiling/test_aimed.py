@@ -94,6 +94,17 @@ def test_what_an_earlier_search_has_tried_is_not_built_again_and_corrects_its_ki
     assert built(kin, {7.9: 0.9}, known_share=0.5) == [7.9]
 
 
+def test_a_search_that_ends_with_a_candidate_has_learnt_what_it_takes() -> None:
+    tried, known = Tried(), Known()
+    proposals = AimedSplits(Costs({8: 0.05}), tried=tried).propose(known)  # type: ignore[arg-type]
+    next(proposals)
+    known.trial = SimpleNamespace(least_ns=2 * BASELINE_NS)  # type: ignore[assignment]
+    del proposals
+    ((point, share),) = tried.measured
+    assert (point.share, share) == (0.05, 1.0)
+    assert tried.seconds is not None
+
+
 def test_nothing_is_built_of_which_no_more_is_expected_than_of_a_known_plan() -> None:
     tiles = Costs({8: 0.2, 5: 0.3})
     point = CurvePoint("one", int(8 * MIB), int(8 * MIB), int(8 * MIB), 1.2, is_split=True)

@@ -45,10 +45,11 @@ class Aim:
 class Tried:
     """What searches for one question have built: keys of proposals, and what was measured of them.
 
-    They were granted so many seconds beyond the time limit.
+    They were granted so many seconds beyond the time limit; building and measuring the last one took `seconds`.
     """
 
     granted_seconds: float = 0.0
+    seconds: float | None = None
     keys: set[object] = field(default_factory=set)
     measured: list[tuple[Promising, float]] = field(default_factory=list)
 
@@ -83,22 +84,25 @@ class AimedSplits:
             near = min(map(self._point, pool), key=own.distance)
             found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
         expected = Expected((*found, *self.tried.measured))
-        seconds = SECONDS + RUNS * self._baseline_ns / 1e9  # what building and measuring one may take
+        first_seconds = SECONDS + RUNS * self._baseline_ns / 1e9  # what building and measuring one may take
         for _ in range(self.tiles.most_trials):
             while not pool and lower:
                 pool = self._at(lower.pop(0))
             best_share = math.inf if known.best is None else self._share_of(known.best.plan.time_ns)
+            seconds = first_seconds if self.tried.seconds is None else self.tried.seconds
             chosen = self._best(pool, expected, seconds, min(self.known_share, best_share))
             if chosen is None:
                 return
             self.tried.keys.add(chosen.proposal.key)
             began = time.monotonic()
             tighter = partial(fit_less, self.tiles, tuple(aim for aim in AIMS if aim < chosen.share)[1:])
-            yield TileCandidate(self.tiles, chosen.proposal, chosen.share, tighter=tighter)
-            seconds, trial = time.monotonic() - began, known.trial
-            if trial is not None:
-                self.tried.measured.append((self._point(chosen), self._share_of(trial.least_ns)))
-                expected = Expected((*found, *self.tried.measured))
+            try:
+                yield TileCandidate(self.tiles, chosen.proposal, chosen.share, tighter=tighter)
+            finally:  # a search that ends with it has learnt that too
+                self.tried.seconds = time.monotonic() - began
+                if known.trial is not None:
+                    self.tried.measured.append((self._point(chosen), self._share_of(known.trial.least_ns)))
+            expected = Expected((*found, *self.tried.measured))
             pool = [each for each in pool if each.proposal.key not in self.tried.keys]
             if not isinstance(known.found, OneModel) and not known.is_beaten:
                 pool = [each for each in pool if each.is_other_than(chosen)]
