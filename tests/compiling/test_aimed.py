@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from remat_cli.base.clock import SearchClock
+from remat_cli.base.progress import silent
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search import aimed, splitter
 from remat_cli.compiling.search.aimed import AimedSplits, Tried
@@ -147,7 +148,7 @@ def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, 
         whole=None,
         question=SimpleNamespace(baseline=SimpleNamespace(time_ns=BASELINE_NS)),
         request=SimpleNamespace(search=SimpleNamespace(dear_seconds=granted)),
-        progress=SimpleNamespace(should_stop=lambda: False),
+        progress=silent(),
         rank=lambda plan: plan.plan.time_ns,
     )
     tiles = SimpleNamespace(task=task, free_bytes=MIB, propose=lambda free: (), grant=grants.append)

@@ -49,6 +49,7 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
         return found
     tried.granted_seconds = task.request.search.dear_seconds
     tiles.grant(tried.granted_seconds)
+    task.progress.stage(stages.SPLITTING)
     return _best(task, found, _found(tiles, points, share, tried))
 
 
