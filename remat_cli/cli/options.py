@@ -260,7 +260,8 @@ def _solver_options(seconds: str) -> Callable[[F], F]:
 
 solver_options = _solver_options("30s")
 compile_solver_options = _solver_options(
-    "10s, and 30s more if that gives no plan; 30s for `min`, ranges of sizes, training steps and several memories"
+    "10s, 30s where that gives only plans of more than +20 %, 30s more where it gives none; "
+    "30s for `min`, ranges of sizes, training steps and several memories"
 )
 
 split_options = group(

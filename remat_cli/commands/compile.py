@@ -120,7 +120,7 @@ def _compiled(settings: Settings, forms: Forms, work: Path, progress: Progress) 
         report = msgspec.structs.replace(report, warnings=(before, *report.warnings))
     known = msgspec.structs.replace(
         report.asked,
-        time_limit_seconds=request.search.limits.seconds,
+        time_limit_seconds=request.search.granted_seconds,
         search_was_cut=request.search.clock.has_cut and not report.solution.interrupted,
         run_seconds=request.search.clock.run_seconds,
     )

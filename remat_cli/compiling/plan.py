@@ -38,15 +38,16 @@ def begun(search: Search, prepared: Prepared, platform: Platform) -> Search:
 def attempts(request: CompileRequest, prepared: Prepared, platform: Platform) -> Iterator[CompileRequest]:
     """The request with a search that begins when it is asked for: briefly, then with all the time that it may have.
 
-    More time is worth it for a plan at all, not for one that is a little faster. Steps of training, the least budget,
-    models for many sizes and plans of other kinds have all the time at once.
+    More time is worth it for a plan at all, or for another one than a dear one, not for one that is a little faster.
+    Steps of training, the least budget, models for many sizes and plans of other kinds have all the time at once.
     """
     is_session = kind_of(platform.specs, is_spilled=platform.spill is not None) == "one_model"
     is_least = any(part.kind == "min" for part in request.asked.parts)
     is_of_sizes = prepared.conditions.family is not None
     search = request.search
     if search.may_be_brief and is_session and not (is_least or is_of_sizes or is_training_step(prepared.source.ir)):
-        yield replace(request, search=begun(search.within(BRIEF_SECONDS), prepared, platform))
+        brief = replace(search.within(BRIEF_SECONDS), dear_seconds=search.limits.seconds - BRIEF_SECONDS)
+        yield replace(request, search=begun(brief, prepared, platform))
     yield replace(request, search=begun(search, prepared, platform))
 
 

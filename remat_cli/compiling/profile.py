@@ -208,6 +208,13 @@ def is_right_now(prepared: Prepared, expected_ns: int, conditions: Conditions, s
     return is_slowed or is_enough(seen)
 
 
+def is_known_beside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec) -> bool:
+    """Whether `profile_beside` need not run a model: it is known what its ops cost, and what all do beside another."""
+    with ProfileCache(conditions.cache_dir) as cache:
+        known = cache.op_costs(cache_scope(spec, conditions), prepared.signatures)
+    return len(known) == len(set(prepared.signatures)) and known_relative(prepared) is not None
+
+
 def known_relative(prepared: Prepared) -> float | None:
     """How long a run takes as a multiple of the model beside, if an earlier compile ran the two in turn."""
     facts = known_facts_of(prepared.reference_sha256, prepared.conditions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,8 @@ class Search:
 
     Plans that page are the `pager`'s. `overhead_limit` is the share of time that a plan for any budget may cost, where
     one was asked for, else `default_limit` (None: any). `clock` has the time of the whole search, of which each solver
-    gets no more than is left. It `may_be_brief` where a plan is found soon, since nobody said how long it may take.
+    gets no more than is left. It `may_be_brief` where a plan is found soon, since nobody said how long it may take; a
+    brief one has `dear_seconds` more where the plan costs a lot.
     """
 
     solver: Solver
@@ -51,11 +53,17 @@ class Search:
     default_limit: Fraction | None = None
     clock: SearchClock = field(default_factory=SearchClock)
     may_be_brief: bool = False
+    dear_seconds: float = 0.0
 
     @property
     def known_pager(self) -> Pager:
         """The pager of a search for plans that page."""
         return present(self.pager, f"the pager of the search by solver {self.solver.name}")
+
+    @property
+    def granted_seconds(self) -> float:
+        """The time of the search, with what it was granted beyond its limit."""
+        return max(self.limits.seconds, round(self.clock.seconds, 1) if math.isfinite(self.clock.seconds) else 0.0)
 
     def begun(self) -> Search:
         """The same search, whose time begins now."""

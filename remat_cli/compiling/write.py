@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -17,6 +18,7 @@ from remat_cli.base.errors import RematError
 from remat_cli.base.progress import Progress
 from remat_cli.compiling.fit import excess_bytes, fit
 from remat_cli.compiling.learn.corrections import step_signatures, with_corrections
+from remat_cli.compiling.optimise import OptimisedAs
 from remat_cli.compiling.planned import Answered, OneModel, Refused, WrittenModel
 from remat_cli.compiling.prepare import Prepared, free_names, op_threads, written_interface
 from remat_cli.compiling.process.layouts import Layouts, OnProcessor, with_room
@@ -30,7 +32,7 @@ from remat_cli.compiling.process.steady import (
     with_early_outputs,
 )
 from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
-from remat_cli.core.schedule.graph import without_buffers
+from remat_cli.core.schedule.graph import Graph, without_buffers
 from remat_cli.core.schedule.plan import Compute, Plan, Schedule
 from remat_cli.core.schedule.problem import make_problem
 from remat_cli.core.schedule.simulate import baseline, simulate
@@ -39,7 +41,7 @@ from remat_cli.core.schedule.tidy import calm
 from remat_cli.core.values.conditions import Conditions
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.devices.provider_table import gates_of
-from remat_cli.onnx_io.read.compiled import LEFT, PEAK_KEY, PORTABLE_KEY
+from remat_cli.onnx_io.read.compiled import BUDGET_KEY, LEFT, PEAK_KEY, PORTABLE_KEY
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.layout_scene import differing_ops, in_turn, layout_weights
 from remat_cli.onnx_io.read.load import save_work
@@ -53,6 +55,7 @@ from remat_cli.onnx_io.write.steady import steady, weight_bytes_of
 from remat_cli.ort_rules.arena_copies import ArenaCopyRules
 from remat_cli.ort_rules.forecast import Judged, SessionForecast, Steady
 from remat_cli.ort_rules.forms import Formed, InForm, best_form, may_gain, roomy_form
+from remat_cli.ort_rules.layout import WholeLayout
 from remat_cli.ort_rules.packing import PackingRules
 from remat_cli.ort_rules.steady import FLAG_BYTES, SteadyForm
 from remat_cli.runtime.sessions.loading import shapes_at_load
@@ -150,12 +153,17 @@ def _heeding_layouts(
 def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
     """Save the model with gates that hold its ops in the graph's order, so that it runs as a plan of it will.
 
-    Nothing of the profile matters but what it is a profile of.
+    But for what plans put into a calmer order at no cost. Nothing of the profile matters but what it is a profile of.
     """
     free = tuple(OpCost(op.name, 0) for op in prepared.graph.ops)
     problem = make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free))
     plan = baseline(problem)
-    save_work(_left_alone(prepared, plan, plan.peak).model, path)
+    plan = calm(problem.with_budget(plan.peak), plan, "free")
+    written = _left_alone(prepared, plan, plan.peak)
+    _IN_ORDER[prepared.reference] = _InOrder(
+        prepared.graph, prepared.layout, prepared.conditions, prepared.optimised_as, plan.schedule, written
+    )
+    save_work(written.model, path)
     return path
 
 
@@ -369,12 +377,42 @@ def _leanest_form(
     return found, formed(found, late, None).form
 
 
+@dataclass(frozen=True)
+class _InOrder:
+    """A model as it was written to be measured, so that the plan of it that is chosen then need not be written anew."""
+
+    graph: Graph
+    layout: WholeLayout | None
+    conditions: Conditions
+    optimised_as: OptimisedAs
+    schedule: Schedule
+    rewritten: Rewritten
+
+    def as_plan(self, prepared: Prepared, schedule: Schedule, budget_bytes: int) -> Rewritten | None:
+        """A copy as the same plan within a budget; None: it is of another plan, or would be written otherwise."""
+        mine, other = (msgspec.structs.replace(each, plain=False) for each in (self.conditions, prepared.conditions))
+        is_same = self.graph is prepared.graph and self.layout is prepared.layout and mine == other
+        if not is_same or self.optimised_as != prepared.optimised_as or self.schedule != schedule:
+            return None
+        model = self.rewritten.model.clone()
+        set_model_metadata(model, BUDGET_KEY, str(budget_bytes))
+        return replace(self.rewritten, model=model)
+
+
+_IN_ORDER: WeakKeyDictionary[Any, _InOrder] = WeakKeyDictionary()
+"""By the optimised models that were measured."""
+
+
 def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:
     """The plan as a model in which the runtime's optimiser finds nothing to do when a default session loads it.
 
     Where it would touch some ops, gates hide them from each other. What it touches after some rounds too is left to
     verification, which says so. A portable model is meant to be optimised again, but not to other bits for its sizes.
     """
+    kept = _IN_ORDER.get(prepared.reference)
+    again = None if kept is None else kept.as_plan(prepared, plan.schedule, budget_bytes)
+    if again is not None:
+        return again
     source, conditions = prepared.source, prepared.conditions
     form = gates_of(conditions.device.provider)
     interface = written_interface(source, conditions)

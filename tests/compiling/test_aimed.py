@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from remat_cli.base.clock import SearchClock
+from remat_cli.base.progress import silent
 from remat_cli.compiling.planned import OneModel
-from remat_cli.compiling.search import aimed
-from remat_cli.compiling.search.aimed import AimedSplits
+from remat_cli.compiling.search import aimed, splitter
+from remat_cli.compiling.search.aimed import AimedSplits, Tried
 from remat_cli.compiling.search.loop import Known
 from remat_cli.core.values.curve import CurvePoint
 
@@ -46,7 +47,8 @@ class Costs:
             return ()
         mib = max(fitting)
         added = int(self.shares[mib] * BASELINE_NS)
-        return (SimpleNamespace(form="regions", peak_bytes=int(mib * MIB), added_ns=added, regions=("r",), key=mib),)
+        found = {"form": "regions", "peak_bytes": int(mib * MIB), "added_ns": added, "doubted_ns": added}
+        return (SimpleNamespace(**found, regions=("r",), key=mib),)
 
 
 def built(tiles: Costs, measured: dict[float, float | None], **known: Any) -> list[float]:
@@ -84,6 +86,26 @@ def test_what_does_not_fit_is_followed_by_what_is_for_less() -> None:
     assert built(tiles, {8.9: None, 8.5: None, 5: 0.2}) == [8.9, 8.5, 5]
 
 
+def test_what_an_earlier_search_has_tried_is_not_built_again_and_corrects_its_kin() -> None:
+    tried = Tried()
+    assert built(Costs({8: 0.05}), {8: 0.9}, tried=tried) == [8]
+    assert built(Costs({8: 0.05}), {8: 0.9}, tried=tried, known_share=1.5) == []  # it was built
+    kin = Costs({7.9: 0.05})
+    assert built(kin, {7.9: 0.9}, tried=tried, known_share=0.5) == []  # costs as much as its kin, not as estimated
+    assert built(kin, {7.9: 0.9}, known_share=0.5) == [7.9]
+
+
+def test_a_search_that_ends_with_a_candidate_has_learnt_what_it_takes() -> None:
+    tried, known = Tried(), Known()
+    proposals = AimedSplits(Costs({8: 0.05}), tried=tried).propose(known)  # type: ignore[arg-type]
+    next(proposals)
+    known.trial = SimpleNamespace(least_ns=2 * BASELINE_NS)  # type: ignore[assignment]
+    del proposals
+    ((point, share),) = tried.measured
+    assert (point.share, share) == (0.05, 1.0)
+    assert tried.seconds is not None
+
+
 def test_nothing_is_built_of_which_no_more_is_expected_than_of_a_known_plan() -> None:
     tiles = Costs({8: 0.2, 5: 0.3})
     point = CurvePoint("one", int(8 * MIB), int(8 * MIB), int(8 * MIB), 1.2, is_split=True)
@@ -114,3 +136,31 @@ def test_a_plan_for_less_has_time_of_its_own_where_nobody_said_how_long(monkeypa
     ((left, aims),) = asked
     assert aims == (0.5,)
     assert (left > 0) == may_be_brief
+
+
+@pytest.mark.parametrize(
+    ("found", "granted", "rounds"),
+    [(0.1, 20.0, [0.0]), (0.5, 20.0, [0.0, 20.0]), (0.5, 0.0, [0.0]), (None, 20.0, [0.0])],
+)
+def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, found, granted, rounds) -> None:
+    asked, grants = list[float](), list[float]()
+    task = SimpleNamespace(
+        whole=None,
+        question=SimpleNamespace(baseline=SimpleNamespace(time_ns=BASELINE_NS)),
+        request=SimpleNamespace(search=SimpleNamespace(dear_seconds=granted)),
+        progress=silent(),
+        rank=lambda plan: plan.plan.time_ns,
+    )
+    tiles = SimpleNamespace(task=task, free_bytes=MIB, propose=lambda free: (), grant=grants.append)
+
+    def fit_budget(tiles, *, tried, **words):
+        asked.append(tried.granted_seconds)
+        return None if found is None else plan_of(found / len(asked))
+
+    monkeypatch.setattr(splitter, "fit_budget", fit_budget)
+    best = splitter._within_budget(tiles, (), math.inf)  # type: ignore[arg-type]
+    assert asked == rounds
+    assert grants == rounds[1:]
+    assert (best is None) == (found is None)
+    if best is not None and found is not None:
+        assert best.plan.time_ns == plan_of(found / len(rounds)).plan.time_ns

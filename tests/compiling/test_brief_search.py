@@ -38,6 +38,12 @@ def test_a_search_is_brief_first_where_nothing_else_was_said():
     assert seconds_of(time_limit="2s") == [2.0]
 
 
+def test_only_a_brief_search_is_granted_the_rest_of_the_time_for_a_dear_plan():
+    request = request_of(settings_of({"budget": "50%"}))
+    granted = [attempt.search.dear_seconds for attempt in attempts(request, PREPARED, PLATFORM)]
+    assert granted == [SEARCH_SECONDS - BRIEF_SECONDS, 0.0]
+
+
 def test_models_for_many_sizes_and_steps_of_training_have_all_the_time_at_once(monkeypatch):
     assert seconds_of(SimpleNamespace(conditions=SimpleNamespace(family="sizes"), source=PREPARED.source)) == ALL
     monkeypatch.setattr(plan, "is_training_step", lambda model: True)

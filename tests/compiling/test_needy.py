@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,8 @@ import pytest
 
 import remat_cli as remat
 from remat_cli.compiling.search import needy
-from remat_cli.compiling.search.needy import NEEDY_AIMS, NeedySplits, fit_needy
+from remat_cli.compiling.search.loop import Known
+from remat_cli.compiling.search.needy import NEEDY_AIMS, NeedySplits, fit_needy, is_less_by_needy
 
 TRANSFORMER = Path(__file__).resolve().parents[2] / "sample_models" / "transformer.onnx"
 
@@ -30,7 +32,7 @@ def tiles(keys, free_bytes=1000, waits=True):
 
 def test_ever_smaller_regions_are_proposed_and_those_that_are_cut_alike_once():
     first, second, third, *others = NEEDY_AIMS
-    found = list(NeedySplits(tiles({first: "a", second: "a", third: "b", others[-1]: "c"})).propose(None))
+    found = list(NeedySplits(tiles({first: "a", second: "a", third: "b", others[-1]: "c"})).propose(Known()))
     assert [each.proposal.key for each in found] == ["a", "b", "c"]
     assert [each.aim for each in found] == [first, third, others[-1]]
     assert list(NEEDY_AIMS) == sorted(NEEDY_AIMS, reverse=True)
@@ -38,7 +40,25 @@ def test_ever_smaller_regions_are_proposed_and_those_that_are_cut_alike_once():
 
 def test_where_nothing_waits_for_what_runs_nothing_is_tried(monkeypatch):
     monkeypatch.setattr(needy, "search", lambda *given: pytest.fail("there is nothing to search for"))
-    assert fit_needy(tiles({NEEDY_AIMS[0]: "a"}, waits=False)) is None
+    assert fit_needy(tiles({NEEDY_AIMS[0]: "a"}, waits=False), math.inf, set()) is None
+
+
+def test_what_is_beaten_is_followed_by_nothing_for_less_and_nothing_is_tried_twice():
+    first, second, third, *_ = NEEDY_AIMS
+    known, tried = Known(is_beaten=True), {"a"}
+    found = list(NeedySplits(tiles({first: "a", second: "b", third: "c"}), tried).propose(known))
+    assert [each.proposal.key for each in found] == ["b"]
+    assert tried == {"a", "b"}
+
+
+@pytest.mark.parametrize(("others", "needy_ns", "is_less"), [(900, 100, True), (900, 870, False), (40, 0, False)])
+def test_they_come_first_where_all_others_are_clearly_dearer_by_estimate(others, needy_ns, is_less):
+    given = tiles({NEEDY_AIMS[0]: "a"})
+    given.task = SimpleNamespace(question=SimpleNamespace(baseline=SimpleNamespace(time_ns=1000)))
+    given.propose_needy = lambda count: (SimpleNamespace(regions=("one",), added_ns=needy_ns),)
+    assert is_less_by_needy(given, (SimpleNamespace(doubted_ns=others),)) is is_less
+    given.proposer.waits_for_more = lambda count: False
+    assert not is_less_by_needy(given, (SimpleNamespace(doubted_ns=others),))
 
 
 @pytest.mark.slow

@@ -111,6 +111,24 @@ def test_a_proposer_sees_what_became_of_each_candidate():
     ]
 
 
+def test_what_is_beaten_once_it_was_measured_is_not_planned_and_its_proposer_sees_that():
+    told, seen = list[str](), list[tuple[bool, bool]]()
+
+    class Watching:
+        def propose(self, known):
+            for guess in (Guess(7, told), Guess(9, told), Guess(5, told)):
+                yield guess
+                seen.append((known.is_beaten, known.found is None))
+
+    def is_beaten(trial, best):
+        return best is not None and trial.candidate.time_ns > best.time_ns
+
+    found = search(Watching(), KeepRule(better=faster, is_enough=never, beaten=is_beaten), silent())
+    assert found.time_ns == 5
+    assert told == ["measure 7", "plan 7", "measure 9", "measure 5", "plan 5"]
+    assert seen == [(False, False), (True, True), (False, False)]
+
+
 def test_once_told_to_stop_it_plans_what_was_measured_and_builds_nothing_more():
     told: list[str] = []
     guesses = [Guess(2, told, is_probe=True), Guess(1, told)]

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from remat_cli.base.progress import silent
 from remat_cli.cli import main
+from remat_cli.compiling import write as write_of
 from remat_cli.compiling.prepare import prepare
 from remat_cli.compiling.profile import profile_model
 from remat_cli.compiling.search import least as least_search
@@ -21,6 +22,7 @@ from remat_cli.compiling.search import split_model as split_model_of
 from remat_cli.compiling.search.split_model import prepare_split
 from remat_cli.onnx_io.read.checking import all_nodes
 from remat_cli.onnx_io.read.load import inputs_of
+from remat_cli.onnx_io.write.rewrite import rewrite
 from remat_cli.settings.settings import load_settings
 from remat_cli.splitting.tiles.build import FILL_OP, FILL_SINCE, split_model
 from remat_cli.splitting.tiles.steps import TiledRegion, region_steps
@@ -85,6 +87,21 @@ def _check_model(model, folder):
     is_filled = any(node.op_type == FILL_OP for node in all_nodes(split.graph))
     versions = [{entry.domain: entry.version for entry in each.opset_import}[""] for each in (whole, split)]
     assert versions[1] == (FILL_SINCE if is_filled else versions[0])
+
+
+def test_a_plan_is_written_as_it_was_measured_and_not_made_twice(capsys, tmp_path, model, monkeypatch):
+    made = list[bytes]()
+    for is_kept in (True, False):
+        if not is_kept:
+            monkeypatch.setattr(write_of._InOrder, "as_plan", lambda *asked: None)
+        monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / f"cache {is_kept}"))
+        calls = list[int]()
+        monkeypatch.setattr(write_of, "rewrite", lambda *given, calls=calls: calls.append(1) or rewrite(*given))
+        code, _, _ = compiled(capsys, model, tmp_path)
+        assert code == 0
+        made.append((tmp_path / "out.onnx").read_bytes())
+        assert (len(calls) == 1) is is_kept
+    assert made[0] == made[1]
 
 
 def test_without_splits_it_is_impossible(capsys, tmp_path, model):

@@ -104,7 +104,7 @@ def test_once_time_is_over_only_what_no_split_gets_around_is_told(monkeypatch, o
 def test_splits_are_not_searched_for_where_outputs_alone_are_too_much(monkeypatch):
     looking, searched = tiles(Status.INFEASIBLE, FINAL, silent()), []
     monkeypatch.setattr(splitter_stage, "fit_budget", lambda tiles, **known: searched.append(tiles))
-    monkeypatch.setattr(splitter_stage, "fit_needy", lambda tiles: None)
+    monkeypatch.setattr(splitter_stage, "fit_needy", lambda *given, **known: None)
     kept = SimpleNamespace(name="y", producer=None, size_bytes=looking.free_bytes + 1, kept=True)
     looking.task.whole.prepared.graph = SimpleNamespace(tensors=(kept,), ops=())
     assert plan_split(looking).obstacle == FINAL.text
@@ -115,25 +115,35 @@ def test_splits_are_not_searched_for_where_outputs_alone_are_too_much(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("proposed", "aimed", "order"),
+    ("proposed", "is_less", "aimed", "order"),
     [
-        ((), None, ["needy", "aimed"]),  # nothing fits by estimate
-        (("some",), None, ["aimed", "needy"]),  # a solver that looks for ops to make again may take all the time
-        (("some",), "dear", ["aimed", "needy"]),
-        (("some",), "cheap", ["aimed"]),
+        ((), False, None, ["needy", "aimed"]),  # nothing fits by estimate
+        (("some",), False, None, ["aimed", "needy"]),  # a solver that looks for ops to make again may take all the time
+        (("some",), False, "dear", ["aimed", "needy"]),
+        (("some",), False, "cheap", ["aimed"]),
+        (("some",), True, None, ["needy at most 1", "aimed", "needy"]),  # the one that is cheaper by estimate
+        (("some",), True, "cheap", ["needy at most 1", "aimed"]),
     ],
 )
-def test_splits_that_fit_by_estimate_come_before_those_that_make_ops_again(monkeypatch, proposed, aimed, order):
+def test_splits_that_fit_by_estimate_come_before_dearer_ones_that_make_ops_again(
+    monkeypatch, proposed, is_less, aimed, order
+):
     looking, called = tiles(Status.INFEASIBLE, FINAL, silent()), []
+    found_by_aim = None if aimed is None else SimpleNamespace(name=aimed, plan=SimpleNamespace(time_ns=7))
     looking.proposer.propose = lambda free_bytes, most_seconds: proposed
-    monkeypatch.setattr(Tiles, "is_cheap", lambda self, planned: planned == "cheap")
+    monkeypatch.setattr(Tiles, "is_cheap", lambda self, planned: planned.name == "cheap")
     monkeypatch.setattr(SplitTask, "rank", lambda self, planned: (0, 0))
     monkeypatch.setattr(SplitTask, "better", lambda self, one, other: other)
-    monkeypatch.setattr(splitter_stage, "fit_budget", lambda tiles, **known: (called.append("aimed"), aimed)[1])
-    monkeypatch.setattr(splitter_stage, "fit_needy", lambda tiles: called.append("needy"))
+
+    def fit_needy(tiles, known_share, tried, most=None):
+        called.append("needy" if most is None else f"needy at most {most}")
+
+    monkeypatch.setattr(splitter_stage, "is_less_by_needy", lambda tiles, found: is_less)
+    monkeypatch.setattr(splitter_stage, "fit_budget", lambda tiles, **known: (called.append("aimed"), found_by_aim)[1])
+    monkeypatch.setattr(splitter_stage, "fit_needy", fit_needy)
     found = plan_split(looking)
     assert called == order
-    assert found == aimed if aimed else found.obstacle == FINAL.text
+    assert found is found_by_aim if aimed else found.obstacle == FINAL.text
 
 
 @pytest.mark.parametrize("status", [Status.INFEASIBLE, Status.NOT_FOUND])

@@ -69,8 +69,8 @@ def times_of(monkeypatch, *, seconds, noisy, beside=None, most_seconds=math.inf,
 
 
 def test_short_runs_end_once_they_agree(monkeypatch):
-    assert times_of(monkeypatch, seconds=0.001, noisy=0) == (4 + 8, 8)  # two rounds of two with profiling
-    assert times_of(monkeypatch, seconds=0.04, noisy=0) == (12, 8)
+    assert times_of(monkeypatch, seconds=0.001, noisy=0) == (4 + 4, 4)  # two rounds of two, with profiling and without
+    assert times_of(monkeypatch, seconds=0.04, noisy=0) == (8, 4)
 
 
 def test_short_runs_of_two_models_end_once_their_ratio_is_sure(monkeypatch):

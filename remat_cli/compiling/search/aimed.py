@@ -8,11 +8,11 @@ from functools import cached_property, partial
 
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search.expected import Expected, Promising
-from remat_cli.compiling.search.loop import KeepRule, Known, search
+from remat_cli.compiling.search.loop import KeepRule, Known, SplitTrial, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
 from remat_cli.core.values.curve import CurvePoint
 from remat_cli.runtime.measure.profilers import LONG_RUN_NS
-from remat_cli.splitting.tiles.propose import DOUBT, SplitProposal
+from remat_cli.splitting.tiles.propose import SplitProposal
 
 AIMS = (1.0, 0.985, 0.95, 0.9, 0.8, 0.65, 0.5)  # shares of the budget to aim at, one after the other: estimates err
 CAPS = (0.65, 0.5, 0.35, 0.8, 0.25)
@@ -41,6 +41,19 @@ class Aim:
         return self.share < failed.share or self.proposal.form != failed.proposal.form
 
 
+@dataclass
+class Tried:
+    """What searches for one question have built: keys of proposals, and what was measured of them.
+
+    They were granted so many seconds beyond the time limit; building and measuring the last one took `seconds`.
+    """
+
+    granted_seconds: float = 0.0
+    seconds: float | None = None
+    keys: set[object] = field(default_factory=set)
+    measured: list[tuple[Promising, float]] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class AimedSplits:
     """Proposes of all splits that should fit a budget, or a cap below it, the one of which most is to be expected.
@@ -48,7 +61,7 @@ class AimedSplits:
     What costs about as little and holds less comes first. Each that was measured corrects the estimates of its kin.
     Where one does not fit, splits for less are proposed; a tighter plan goes on there too. `points` are plans that are
     known, of which the best within the budget takes `known_share` longer than the baseline; `proposed` is what was
-    proposed for the first aim before, where that was asked for.
+    proposed for the first aim before, where that was asked for; nothing that was `tried` is built again.
     """
 
     tiles: Tiles
@@ -56,7 +69,7 @@ class AimedSplits:
     points: Sequence[CurvePoint] = ()
     known_share: float = math.inf
     proposed: Sequence[SplitProposal] | None = None
-    _tried: set[object] = field(default_factory=set)
+    tried: Tried = field(default_factory=Tried)
 
     def propose(self, known: Known) -> Iterator[TileCandidate]:
         """A few splits, as long as more is expected of one than it takes."""
@@ -70,24 +83,28 @@ class AimedSplits:
             own = Promising("", point.live_bytes - fixed_bytes, 0.0)
             near = min(map(self._point, pool), key=own.distance)
             found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
-        expected = Expected(tuple(found))
-        seconds = SECONDS + RUNS * self._baseline_ns / 1e9  # what building and measuring one may take
+        expected = Expected((*found, *self.tried.measured))
+        first_seconds = SECONDS + RUNS * self._baseline_ns / 1e9  # what building and measuring one may take
         for _ in range(self.tiles.most_trials):
             while not pool and lower:
                 pool = self._at(lower.pop(0))
             best_share = math.inf if known.best is None else self._share_of(known.best.plan.time_ns)
+            seconds = first_seconds if self.tried.seconds is None else self.tried.seconds
             chosen = self._best(pool, expected, seconds, min(self.known_share, best_share))
             if chosen is None:
                 return
-            self._tried.add(chosen.proposal.key)
+            self.tried.keys.add(chosen.proposal.key)
             began = time.monotonic()
             tighter = partial(fit_less, self.tiles, tuple(aim for aim in AIMS if aim < chosen.share)[1:])
-            yield TileCandidate(self.tiles, chosen.proposal, chosen.share, tighter=tighter)
-            seconds, trial = time.monotonic() - began, known.trial
-            if trial is not None:
-                expected = expected.with_measured(self._point(chosen), self._share_of(trial.least_ns))
-            pool = [each for each in pool if each.proposal.key not in self._tried]
-            if not isinstance(known.found, OneModel):
+            try:
+                yield TileCandidate(self.tiles, chosen.proposal, chosen.share, tighter=tighter)
+            finally:  # a search that ends with it has learnt that too
+                self.tried.seconds = time.monotonic() - began
+                if known.trial is not None:
+                    self.tried.measured.append((self._point(chosen), self._share_of(known.trial.least_ns)))
+            expected = Expected((*found, *self.tried.measured))
+            pool = [each for each in pool if each.proposal.key not in self.tried.keys]
+            if not isinstance(known.found, OneModel) and not known.is_beaten:
                 pool = [each for each in pool if each.is_other_than(chosen)]
                 lower = [share for share in lower if share < chosen.share]
                 pool += self._at(lower.pop(0)) if lower else []
@@ -115,7 +132,7 @@ class AimedSplits:
         return self._new(self.tiles.propose(int(self.tiles.free_bytes * share), most_seconds), share)
 
     def _new(self, found: Sequence[SplitProposal], share: float) -> list[Aim]:
-        return [Aim(each, share) for each in found if each.regions and each.key not in self._tried]
+        return [Aim(each, share) for each in found if each.regions and each.key not in self.tried.keys]
 
     def _below(self, share: float) -> list[Aim]:
         """What is proposed for caps below, which are the same for every budget, as time allows."""
@@ -134,8 +151,7 @@ class AimedSplits:
 
     def _point(self, aim: Aim) -> Promising:
         proposal = aim.proposal
-        doubt = DOUBT if proposal.form == "bands" else 1.0
-        return Promising(proposal.form, max(1, proposal.peak_bytes), doubt * proposal.added_ns / self._baseline_ns)
+        return Promising(proposal.form, max(1, proposal.peak_bytes), proposal.doubted_ns / self._baseline_ns)
 
     def _share_of(self, time_ns: int) -> float:
         return time_ns / self._baseline_ns - 1
@@ -161,21 +177,27 @@ def fit_budget(
     points: Sequence[CurvePoint] = (),
     known_share: float = math.inf,
     proposed: Sequence[SplitProposal] | None = None,
+    tried: Tried | None = None,
 ) -> OneModel | None:
     """The fastest of a few splits whose plans fit the budget, or the first that costs hardly anything.
 
     What fits a smaller budget fits this one, and may be faster: estimates err. More are tried as long as the race
-    may take by its share of the time limit, and more is expected than what is known.
+    may take by its share of the time limit and of what was granted beyond it, and more is expected than what is known.
     """
-    task = tiles.task
+    task, tried = tiles.task, tried or Tried()
     began, ran = time.monotonic(), task.clock.run_seconds
-    most_seconds = task.request.splits.race_share * task.request.search.limits.seconds
+    most_seconds = task.request.splits.race_share * (task.request.search.limits.seconds + tried.granted_seconds)
     is_long = task.question.baseline.time_ns > LONG_RUN_NS
 
     def is_over() -> bool:  # short runs of the model do not count
         running = 0.0 if is_long else task.clock.run_seconds - ran
         return time.monotonic() - began - running > most_seconds
 
-    proposer = AimedSplits(tiles, aims, points, known_share, proposed)
-    rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over())
+    proposer = AimedSplits(tiles, aims, points, known_share, proposed, tried)
+
+    def is_beaten(trial: SplitTrial, best: OneModel | None) -> bool:
+        known_ns = (1 + known_share) * task.question.baseline.time_ns
+        return trial.least_ns > min(known_ns, math.inf if best is None else best.plan.time_ns)
+
+    rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over(), beaten=is_beaten)
     return search(proposer, rule, task.ending)

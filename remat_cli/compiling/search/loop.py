@@ -161,11 +161,15 @@ class SplitTrial:
 
 @dataclass
 class Known:
-    """What a search has found out so far: what became of its last candidate, and the best plan of all."""
+    """What a search has found out so far: what became of its last candidate, and the best plan of all.
+
+    `is_beaten`: the last one was measured, and not planned, since no plan of it would be the best.
+    """
 
     trial: SplitTrial | None = None
     found: OneModel | Refused | None = None
     best: OneModel | None = None
+    is_beaten: bool = False
 
     @property
     def is_kept(self) -> bool:
@@ -185,11 +189,15 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Which plans are admitted, which of two is kept, and when there need be no other; by default the first one."""
+    """Which plans are admitted, which of two is kept, and when there need be no other; by default the first one.
+
+    What is `beaten` by the best plan once it was measured is not planned.
+    """
 
     admits: Callable[[OneModel], bool] = lambda found: True
     better: Callable[[OneModel, OneModel], OneModel] = lambda kept, found: found
     is_enough: Callable[[OneModel], bool] = lambda found: True
+    beaten: Callable[[SplitTrial, OneModel | None], bool] = lambda trial, best: False
 
 
 def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel | None:
@@ -202,8 +210,9 @@ def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel |
     known = Known()
     for proposed in proposer.propose(known):
         known.trial = known.found = None
+        known.is_beaten = False
         try:
-            _try_out(proposed, known, progress)
+            _try_out(proposed, rule, known, progress)
         except RuntimeFailure as failure:
             if not may_go_on(failure):
                 raise
@@ -217,15 +226,16 @@ def search(proposer: Proposer, rule: KeepRule, progress: Progress) -> OneModel |
     return known.best
 
 
-def _try_out(proposed: Candidate | SplitTrial, known: Known, progress: Progress) -> None:
+def _try_out(proposed: Candidate | SplitTrial, rule: KeepRule, known: Known, progress: Progress) -> None:
     """Measure and plan what is proposed; what comes of it is known then."""
     if isinstance(proposed, SplitTrial):
         known.trial = proposed
     elif not progress.should_stop():
         with stages.giving_way(progress):
             known.trial = proposed.measure()
-    is_planned = known.trial is not None and (isinstance(proposed, SplitTrial) or not proposed.is_probe)
-    if known.trial is not None and is_planned:
+    is_planned = isinstance(proposed, SplitTrial) or not proposed.is_probe
+    known.is_beaten = known.trial is not None and is_planned and rule.beaten(known.trial, known.best)
+    if known.trial is not None and is_planned and not known.is_beaten:
         with stages.giving_way(progress):
             known.found = known.trial.candidate.plan(known.trial)
 

@@ -1,34 +1,62 @@
 """Splits of what does not fit by itself, for plans that make all that waits beside it again, as training steps need."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
+from remat_cli.splitting.tiles.propose import SplitProposal
 
 NEEDY_AIMS = (0.97, 0.9, 0.82, 0.75, 0.67, 0.6, 0.5)
 """Shares of the budget that no region may take: what is left is for what is worth more to be held."""
+CHEAP_SHARE, NEAR_SHARE = 0.05, 0.04
+"""Of the time of a run: what others must cost by estimate, and more than these, for these to come first."""
 
 
 @dataclass(frozen=True)
 class NeedySplits:
-    """Proposes regions for ever less, until a plan is found; those that are cut alike once."""
+    """Proposes regions for ever less, until a plan is found; those that are cut alike once, what was `tried` never."""
 
     tiles: Tiles
+    tried: set[object] = field(default_factory=set)
+    most: int | None = None
 
     def propose(self, known: Known) -> Iterator[TileCandidate]:
         """The fewest tiles first: they take least time, but leave least room."""
-        tried = set[object]()
+        return islice(self._proposed(known), self.most)
+
+    def _proposed(self, known: Known) -> Iterator[TileCandidate]:
         for share in NEEDY_AIMS:
             for proposal in self.tiles.propose_needy(int(self.tiles.free_bytes * share)):
-                if proposal.regions and proposal.key not in tried:
-                    tried.add(proposal.key)
+                if proposal.regions and proposal.key not in self.tried:
+                    self.tried.add(proposal.key)
                     yield TileCandidate(self.tiles, proposal, share)
+                    if known.is_beaten:  # what is for less takes longer
+                        return
 
 
-def fit_needy(tiles: Tiles) -> OneModel | None:
-    """The first plan of tiles and whole ops that are made again; None where what waits is not what is too much."""
+def fit_needy(tiles: Tiles, known_share: float, tried: set[object], most: int | None = None) -> OneModel | None:
+    """The first plan of tiles and whole ops that are made again; None where what waits is not what is too much.
+
+    Nor where it takes longer than a plan that is known, by `known_share` longer than the baseline. So many are built at
+    the `most`, and none that was `tried`.
+    """
     if not tiles.proposer.waits_for_more(tiles.free_bytes):
         return None
-    return search(NeedySplits(tiles), KeepRule(), tiles.task.ending)
+    rule = KeepRule(beaten=lambda trial, best: trial.least_ns > (1 + known_share) * _baseline_ns(tiles))
+    return search(NeedySplits(tiles, tried, most), rule, tiles.task.ending)
+
+
+def is_less_by_needy(tiles: Tiles, proposed: Sequence[SplitProposal]) -> bool:
+    """Whether regions around what needs most by itself cost clearly less by estimate than all that is proposed."""
+    least_ns = min(each.doubted_ns for each in proposed)
+    if least_ns <= CHEAP_SHARE * _baseline_ns(tiles) or not tiles.proposer.waits_for_more(tiles.free_bytes):
+        return False
+    found = tiles.propose_needy(int(tiles.free_bytes * NEEDY_AIMS[0]))
+    return any(each.regions and each.added_ns + NEAR_SHARE * _baseline_ns(tiles) < least_ns for each in found)
+
+
+def _baseline_ns(tiles: Tiles) -> int:
+    return tiles.task.question.baseline.time_ns

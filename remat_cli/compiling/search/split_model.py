@@ -22,7 +22,7 @@ from remat_cli.compiling.prepare import (
     observe,
     settings_elsewhere,
 )
-from remat_cli.compiling.profile import profile_beside
+from remat_cli.compiling.profile import is_known_beside, profile_beside
 from remat_cli.compiling.write import save_in_order
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
@@ -252,9 +252,10 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
         MissingDependency: a device cannot be used.
     """
     conditions, path = split.conditions, split.reference_path.with_name("in_order.onnx")
-    tiles = split if split.was_long else replace(split, reference_path=save_in_order(split, whole.profile, path))
     beside = whole.prepared.reference_path
     turns = None if split.runnable is not None else beside
+    is_run = not split.was_long and (turns is None or not is_known_beside(split, conditions, conditions.device))
+    tiles = replace(split, reference_path=save_in_order(split, whole.profile, path)) if is_run else split
     profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress, most_seconds)
     if relative is None:
         relative = _relative_time(tiles, beside, progress)

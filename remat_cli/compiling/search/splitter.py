@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from remat_cli.base import progress as stages
 from remat_cli.compiling.planned import OneModel, Refused
-from remat_cli.compiling.search.aimed import fit_budget
+from remat_cli.compiling.search.aimed import Tried, fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
-from remat_cli.compiling.search.needy import fit_needy
+from remat_cli.compiling.search.loop import SplitTask
+from remat_cli.compiling.search.needy import fit_needy, is_less_by_needy
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
@@ -17,6 +18,8 @@ from remat_cli.onnx_io.read.interface import has_op
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.splitting.tiles.obstacle import SplitObstacle
 
+DEAR_SHARE = 0.2
+"""Of the time of a run: a plan that costs more is worth a longer search, where nobody said how long it may take."""
 MADE_BY_RUNTIME = "the model has no such op: the runtime made it of others, which may well be cut"
 
 
@@ -38,20 +41,48 @@ def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: flo
 
 
 def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: float) -> OneModel | None:
+    """The best of splits; a brief search that has found none but dear plans goes on."""
+    task, tried = tiles.task, Tried()
+    found = _found(tiles, points, known_share, tried)
+    share = min(known_share, _share_of(task, found))
+    if not task.request.search.dear_seconds or not DEAR_SHARE < share < math.inf or task.progress.should_stop():
+        return found
+    tried.granted_seconds = task.request.search.dear_seconds
+    tiles.grant(tried.granted_seconds)
+    task.progress.stage(stages.SPLITTING)
+    return _best(task, found, _found(tiles, points, share, tried))
+
+
+def _found(tiles: Tiles, points: Sequence[CurvePoint], known_share: float, tried: Tried) -> OneModel | None:
     """The best of splits that should fit as the model runs, and of those that need whole ops to be made again too.
 
     These are for a solver to find, which may take all the time there is: so they come first only where no others are
-    known by estimate, and after them where these are dear.
+    known by estimate, one of them where all others are dearer by estimate, and else after them where these are dear.
     """
     task = tiles.task
     may_be_needy, proposed = isinstance(task.whole, Refused), tiles.propose(tiles.free_bytes)
-    needy = fit_needy(tiles) if may_be_needy and not proposed else None
-    if needy is not None:
-        known_share = min(known_share, needy.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
-    aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=known_share)
-    if may_be_needy and proposed and (aimed is None or not tiles.is_cheap(aimed)):
-        needy = fit_needy(tiles)
-    return min((each for each in (needy, aimed) if each is not None), key=task.rank, default=None)
+    needy, are_left = None, may_be_needy
+    if may_be_needy and not proposed:
+        needy, are_left = fit_needy(tiles, known_share, tried.keys), False
+    elif may_be_needy and is_less_by_needy(tiles, proposed):
+        needy = fit_needy(tiles, known_share, tried.keys, most=1)
+        are_left = needy is None
+    if needy is not None and tiles.is_cheap(needy):
+        return needy
+    share = min(known_share, _share_of(task, needy))
+    aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=share, tried=tried)
+    if are_left and (aimed is None or not tiles.is_cheap(aimed)):
+        needy = fit_needy(tiles, min(share, _share_of(task, aimed)), tried.keys)
+    return _best(task, needy, aimed)
+
+
+def _best(task: SplitTask, *found: OneModel | None) -> OneModel | None:
+    return min((each for each in found if each is not None), key=task.rank, default=None)
+
+
+def _share_of(task: SplitTask, found: OneModel | None) -> float:
+    """How much longer than the baseline a plan takes; infinite: there is none."""
+    return math.inf if found is None else found.plan.time_ns / max(1, task.question.baseline.time_ns) - 1
 
 
 def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:

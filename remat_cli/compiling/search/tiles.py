@@ -119,6 +119,12 @@ class Tiles:
         needy = NeedyTimeline(view, least, timeline.order)
         return SplitProposer(timeline, needy, costs, limits, fixed_bytes, left=lambda: task.clock.left)
 
+    def grant(self, seconds: float) -> None:
+        """Let at least so many seconds be left, and every proposal take its share of as much more."""
+        self.task.clock.grant(seconds)
+        for each in (self.proposer, *filter(None, self.item_proposers)):
+            each.grant(SEARCH_SHARE * seconds)
+
     @property
     def free_bytes(self) -> int:
         """What the budget leaves to activations and workspace."""

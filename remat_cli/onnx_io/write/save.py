@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from remat_cli.base.files import INLINE_LIMIT_BYTES, atomic_path, check_room, sha256
 from remat_cli.base.present import present
-from remat_cli.base.processes import WORTH_A_PROCESS_BYTES
 from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.mapped import parsed
@@ -84,11 +83,7 @@ def save_work(model: ir.Model, path: Path) -> None:
         ConfigError: the path cannot be written.
         RematError: the disk is full or failed.
     """
-    save(model, path, external=_is_beside(model), outlasts=False)
-
-
-def _is_beside(model: ir.Model) -> bool:
-    return _bytes_of(_movable(model)) >= WORTH_A_PROCESS_BYTES
+    save(model, path, external=wants_data_file(model), outlasts=False)
 
 
 def save_hashed(model: ir.Model, path: Path) -> str:
@@ -99,7 +94,7 @@ def save_hashed(model: ir.Model, path: Path) -> str:
         RematError: the disk is full or failed.
     """
     save_work(model, path)
-    if not _is_beside(model) or _bytes_of(_movable(model)) > INLINE_LIMIT_BYTES:
+    if not wants_data_file(model) or _bytes_of(_movable(model)) > INLINE_LIMIT_BYTES:
         return sha256(path)
     digest = hashlib.sha256()
     for piece in inline(model):

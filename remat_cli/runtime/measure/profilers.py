@@ -68,10 +68,10 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     """How to measure.
 
     After `warmups` runs, of which the first shows memory, come `runs` rounds of runs with and without profiling; more,
-    up to MOST_ROUNDS, of short ones that do not agree, fewer where runs are long. Where those that are profiled do not
-    agree in the end, they take one more turn. `optimization` is the level at which the model was optimised, kept for
-    the record. Measuring that shows no progress for `run_seconds` is ended. After `most_seconds` two rounds are enough,
-    settled or not. `wiring` is that of the ops in bodies of the model, by name.
+    up to MOST_ROUNDS, of short ones that do not agree, fewer where runs are long, or those of a model alone agree.
+    Where those that are profiled do not agree in the end, they take one more turn. `optimization` is the level at which
+    the model was optimised, kept for the record. Measuring that shows no progress for `run_seconds` is ended. After
+    `most_seconds` two rounds are enough, settled or not. `wiring` is that of the ops in bodies of the model, by name.
     """
 
     device: str = "cpu"
@@ -344,7 +344,8 @@ class Pace:
 def _pace(job: MeasureJob, run_ns: int) -> Pace:
     """Of a model alone all runs are warm; of two that are compared the first round touches fresh pages.
 
-    Long runs are profiled once more than the sight that was profiled before. Those that are not very long are compared
+    Of short ones of a model alone two rounds are enough where they agree: what is compared is run again in turn. Long
+    runs are profiled once more than the sight that was profiled before. Those that are not very long are compared
     as often as short ones, where they do not agree at once.
     """
     request, is_compared = job.request, job.beside is not None
@@ -352,7 +353,8 @@ def _pace(job: MeasureJob, run_ns: int) -> Pace:
         is_cheap = is_compared and run_ns <= VERY_LONG_RUN_NS
         most = MOST_ROUNDS if is_cheap else min(LONG_ROUNDS, request.runs)
         return Pace(request, FEWEST_ROUNDS, most, 1 if is_compared else 2, True, is_compared)
-    return Pace(request, min(request.runs, MOST_ROUNDS), MOST_ROUNDS, 2, False, is_compared)
+    least = min(request.runs, MOST_ROUNDS if is_compared else FEWEST_ROUNDS)
+    return Pace(request, least, MOST_ROUNDS, 2, False, is_compared)
 
 
 def run_rounds(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -53,6 +54,11 @@ class SplitProposal:
     key: object
     apart: ItemsApart | None = None
 
+    @property
+    def doubted_ns(self) -> float:
+        """What it adds to the time, as far as its form's estimates are to be believed."""
+        return self.added_ns * (DOUBT if self.form == "bands" else 1.0)
+
 
 @dataclass
 class SplitProposer:
@@ -92,7 +98,7 @@ class SplitProposer:
         self.banding_seconds += time.monotonic() - began
         if banded is not None:
             found.append(self._of_bands(banded, free_bytes))
-        return tuple(sorted(found, key=lambda each: each.added_ns * (DOUBT if each.form == "bands" else 1.0)))
+        return tuple(sorted(found, key=attrgetter("doubted_ns")))
 
     def propose_needy(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """Proposes regions around what does not fit by itself, for plans that make what waits beside them again."""
@@ -126,9 +132,16 @@ class SplitProposer:
         self._limit(replace(self.limits, may_fill=False))
         return before
 
+    def grant(self, seconds: float) -> None:
+        """Let a search take so many seconds more; what was found out is kept."""
+        self.limits = replace(self.limits, seconds=self.limits.seconds + seconds)
+        shorter = replace(self.limits, seconds=REGIONS_SHARE * self.limits.seconds)
+        self._regions.limits = self._needy.limits = shorter
+        self._bands.limits = self.limits
+
     def _limit(self, limits: SplitLimits) -> None:
         self.limits = limits
-        self._regions.limits = self._needy.limits = limits
+        self._regions.limits = self._needy.limits = replace(limits, seconds=REGIONS_SHARE * limits.seconds)
         self._bands.restrict(limits, self.forbidden)
 
     @cached_property
