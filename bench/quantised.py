@@ -159,8 +159,8 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
             yield f"| {each['model']} | {each['budget']} | {each['outcome']} | | | |"
             continue
         cells = [" to ".join(map(format_bytes, each["live_bytes"]))]
-        times = (each.get(f"{kind}_percent") for kind in TIMES)
-        cells += ["" if percent is None else f"{percent:+.1f} %" for percent in times]
+        shown = (each.get(f"{kind}_percent") for kind in TIMES)
+        cells += ["" if percent is None else f"{percent:+.1f} %" for percent in shown]
         yield f"| {each['model']} | {each['budget']} | {each['outcome']} | " + " | ".join(cells) + " |"
     for budget in BUDGETS:
         counted = (each for each in rows if not MODELS[each["model"]].is_control)
