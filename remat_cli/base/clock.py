@@ -36,6 +36,7 @@ class SearchClock:
     has_cut: bool = field(init=False, default=False)
     _began: float = field(init=False)
     _ran: float = field(init=False, default=0.0)
+    _is_granted: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         """It runs from the first moment on."""
@@ -66,8 +67,14 @@ class SearchClock:
         """How long runs of the model took, which do not count."""
         return self._ran
 
+    @property
+    def was_granted(self) -> bool:
+        """Whether it, or the whole, was given more than it began with."""
+        return self._is_granted or (self.whole is not None and self.whole.was_granted)
+
     def grant(self, seconds: float) -> None:
         """Let at least so many seconds be left, of the whole too."""
+        self._is_granted = True
         self.seconds += max(0.0, seconds - self._own_rest)
         if self.whole is not None:
             self.whole.grant(seconds)

@@ -151,7 +151,13 @@ def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, 
         progress=silent(),
         rank=lambda plan: plan.plan.time_ns,
     )
-    tiles = SimpleNamespace(task=task, free_bytes=MIB, propose=lambda free: (), grant=grants.append)
+    task.clock = SearchClock(1.0)
+
+    def grant(seconds):
+        grants.append(seconds)
+        task.clock.grant(seconds)
+
+    tiles = SimpleNamespace(task=task, free_bytes=MIB, propose=lambda free: (), grant=grant)
 
     def fit_budget(tiles, *, tried, **words):
         asked.append(tried.granted_seconds)
@@ -161,6 +167,9 @@ def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, 
     best = splitter._within_budget(tiles, (), math.inf)  # type: ignore[arg-type]
     assert asked == rounds
     assert grants == rounds[1:]
+    task.clock = task.clock.share(0.5)
+    splitter._within_budget(tiles, (), math.inf)  # type: ignore[arg-type]
+    assert grants == rounds[1:]  # parts of one search have no more together
     assert (best is None) == (found is None)
     if best is not None and found is not None:
         assert best.plan.time_ns == plan_of(found / len(rounds)).plan.time_ns

@@ -41,11 +41,12 @@ def plan_split(tiles: Tiles, points: Sequence[CurvePoint] = (), known_share: flo
 
 
 def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: float) -> OneModel | None:
-    """The best of splits; a brief search that has found none but dear plans goes on."""
+    """The best of splits; a brief search that has found none but dear plans goes on, once for all its parts."""
     task, tried = tiles.task, Tried()
     found = _found(tiles, points, known_share, tried)
     share = min(known_share, _share_of(task, found))
-    if not task.request.search.dear_seconds or not DEAR_SHARE < share < math.inf or task.progress.should_stop():
+    may_go_on = task.request.search.dear_seconds > 0 and not task.clock.was_granted
+    if not may_go_on or not DEAR_SHARE < share < math.inf or task.progress.should_stop():
         return found
     tried.granted_seconds = task.request.search.dear_seconds
     tiles.grant(tried.granted_seconds)
