@@ -26,9 +26,7 @@ STEPS, READ = st.sampled_from((16, 33, 90)), st.sampled_from((2, 3, 16, 40, 130)
 SIZES = st.sampled_from((1, 16, 40, 130, 256))
 
 
-def network(
-    op_type: str, shape: tuple[int, int, int], size: int, rng: np.random.Generator, bent: int = 0, **how: object
-) -> Sample:
+def network(op_type: str, shape: tuple[int, int, int], size: int, rng: np.random.Generator, **how: object) -> Sample:
     """A network; whether it has a bias, states, a scale for each column, reads only one sign is drawn."""
     steps, items, read = shape
     gates, kind = GATES[op_type] * size, rng.choice((np.int8, np.uint8))
