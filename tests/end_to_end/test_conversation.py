@@ -136,6 +136,50 @@ def test_a_conversation_with_a_decoder_of_four_bits(tmp_path, capsys):
         assert whole.tobytes() == lean.tobytes()
 
 
+def in_one_buffer(path, turns):
+    """What a conversation gives whose cache is one buffer, read and written by each turn, and the cache."""
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    ports = [port for port in session.get_inputs() if port.name.startswith("past_")]
+    caches = {port.name: ort.OrtValue.ortvalue_from_numpy(np.zeros(port.shape, np.float32)) for port in ports}
+    scores, *made = [port.name for port in session.get_outputs()]
+    dice, length, found = np.random.default_rng(7), 0, []
+    for count in turns:
+        length += count
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", dice.integers(0, WORDS, (1, count)))
+        binding.bind_cpu_input("attention_mask", np.ones((1, length), np.int64))
+        for (name, cache), longer in zip(caches.items(), made, strict=True):
+            binding.bind_ortvalue_input(name, cache)
+            binding.bind_ortvalue_output(longer, cache)
+        binding.bind_output(scores)
+        session.run_with_iobinding(binding)
+        found.append(binding.copy_outputs_to_cpu()[-1])
+    return [*found, *(cache.numpy()[:, :, :length].copy() for cache in caches.values())]  # what is behind is not used
+
+
+@pytest.mark.slow
+def test_a_conversation_whose_cache_is_one_buffer(tmp_path, capsys):
+    sizes = FourBits("seq", 512, 512, "mask", width=128, heads=8, shared=4, inner=512, words=WORDS)
+    path, made = tmp_path / "decoder.onnx", tmp_path / "small.onnx"
+    onnx.save(four_bits(sizes).model, path)
+    command = [
+        "compile",
+        str(path),
+        "--dim",
+        "seq=1..128",
+        "--dim",
+        "mask=128..512",
+        "--budget",
+        "80%",
+        "-o",
+        str(made),
+    ]
+    assert main([*command, "--max-overhead", "1000%"]) == 0, capsys.readouterr()
+    turns = (128, 1, 1, 64, 33, *[1] * 128)
+    for whole, lean in zip(in_one_buffer(path, turns), in_one_buffer(made, turns), strict=True):
+        assert whole.tobytes() == lean.tobytes()
+
+
 @pytest.mark.slow
 def test_plans_are_made_for_the_sizes_at_which_they_hold_most(tmp_path, capsys):
     path, made = Decoder("past + seq").saved(tmp_path / "decoder.onnx"), tmp_path / "small.onnx"

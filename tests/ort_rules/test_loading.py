@@ -96,6 +96,14 @@ def test_mapped_weights_come_with_the_first_run():
     assert above_structure(mapped(8 * MIB), mapped(5000)) == LoadForecast(0, 8 * MIB + 8192, 8 * MIB + 8192, 0)
 
 
+def test_what_a_copy_of_another_weight_takes_of_one_that_stays_is_read_while_loading():
+    scales = mapped(MIB, is_read_early=True)
+    found = above_structure(scales)
+    assert found == LoadForecast(MIB, MIB, mapped_bytes=MIB, reused_bytes=0, read_bytes=MIB)
+    late, early = (above_structure(mapped(4 * MIB, 6 * MIB), each) for each in (mapped(MIB), scales))
+    assert (early.load_peak_bytes, early.loaded_bytes) == (late.load_peak_bytes + MIB, late.loaded_bytes)
+
+
 def test_one_mapped_weight_at_a_time_is_beside_its_copy():
     """Copies of 2, of 2 and 9, of 2 and 9 and 1, and the original of the last one."""
     found = above_structure(mapped(2 * MIB, 2 * MIB), mapped(9 * MIB, 9 * MIB), mapped(MIB, MIB), mapped(7 * MIB))
