@@ -22,7 +22,7 @@ What stands in square brackets at the end is the default. A file for `--config` 
 def page() -> str:
     """The page as Markdown."""
     group = make_group()
-    outer = click.Context(group, info_name="remat")
+    outer = click.Context(group, info_name="remat", **group.context_settings)  # click keeps the first help option
     parts = [_command(name, command, outer) for name, command in group.commands.items()]
     return "\n".join([HEAD, *parts])
 

@@ -72,7 +72,10 @@ def parse_sweep_budgets(text: str) -> tuple[str, ...]:
     for budget in budgets:
         if "=" in budget:
             raise ConfigError(f"budget '{budget}': a sweep is for one device: write {BUDGETS} or 90%,64MiB,min")
-        parse_budget(budget)
+        try:
+            parse_budget(budget)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; a range is written {BUDGETS}") from None
     return tuple(dict.fromkeys(budgets))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_cli.base.errors import ConfigError
+from remat_cli.base.errors import ConfigError, ModelError
 from remat_cli.compiling.page_answer import abstract_terms
 from remat_cli.contest.report.bench_run import BenchCase
 from remat_cli.contest.runner import Job, measure
@@ -99,3 +99,10 @@ def test_an_instance_does_not_know_how_fast_a_memory_is():
         ConfigError, match=r"--spill host: an instance knows no memory: write its bandwidth, host:12GB/s"
     ):
         abstract_terms(problem, SpillSpec(memory=HOST))
+
+
+def test_a_model_in_place_of_an_instance_is_told_what_plans_models(tmp_path):
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"\x08\x0a")
+    with pytest.raises(ModelError, match=r"not a benchmark instance: .*; an ONNX model is planned by `remat compile`"):
+        load_instance(model)

@@ -43,6 +43,11 @@ def test_other_budgets_are_refused(text):
         parse_sweep_budgets(text)
 
 
+def test_a_range_that_is_written_otherwise_is_told_how_to_write_it():
+    with pytest.raises(ConfigError, match=r"'20-100' is not a budget: .*; a range is written 20\.\.100%"):
+        parse_sweep_budgets("20-100")
+
+
 def test_batches_double_or_are_listed():
     assert parse_batches("1..64") == (1, 2, 4, 8, 16, 32, 64)
     assert parse_batches("3..10") == (3, 6, 10)

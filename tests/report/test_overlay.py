@@ -69,3 +69,13 @@ def test_model_explorer_takes_them():
         )
         again = json.loads(explorer.node_data_builder.ModelNodeData({"g": built}).to_json_string())["g"]
         assert {key: again[key] for key in read} == read, what
+
+
+def test_the_adapter_for_onnx_calls_nodes_as_the_overlay_does(tmp_path, monkeypatch):
+    adapters = pytest.importorskip("model_explorer_onnx.main")
+    monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["inspect", str(CHAIN), "--overlay", str(tmp_path / "seen.json"), "--quiet"]) == 0
+    (graph,) = json.loads((tmp_path / "seen.live.json").read_text()).values()
+    drawn = {node.id for part in adapters.ONNXAdapter().convert(str(CHAIN), {})["graphs"] for node in part.nodes}
+    assert graph["results"]
+    assert graph["results"].keys() <= drawn

@@ -44,7 +44,8 @@ def load_instance(path: Path) -> AbstractInstance:
     except OSError as error:
         raise ModelError(f"instance {path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise ModelError(f"instance {path} is not a benchmark instance: {error}") from None
+        way = "; an ONNX model is planned by `remat compile`" if path.suffix == ".onnx" else ""
+        raise ModelError(f"instance {path} is not a benchmark instance: {error}{way}") from None
 
 
 def instance_problem(instance: AbstractInstance) -> Problem:
