@@ -47,9 +47,9 @@ def pinned() -> str:
 
 
 def requirement() -> str:
-    """What pyproject.toml asks for."""
+    """What pyproject.toml asks for of the runtime."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    (wanted,) = extras["cpu"]
+    (wanted,) = (each for each in extras["cpu"] if each.startswith(PACKAGE))
     return str(wanted)
 
 

@@ -15,7 +15,7 @@ import pytest
 from remat_cli.base.errors import MissingDependency
 from remat_cli.core.files.plan_file import FileRef
 from remat_cli.core.schedule.simulate import baseline
-from remat_cli.core.values.curve import LadderStep
+from remat_cli.core.values.curve import CurvePoint, LadderStep
 from remat_cli.core.values.told_names import ToldNames
 from remat_cli.report.page import html
 from remat_cli.report.page.charts import memory_chart
@@ -117,6 +117,24 @@ def test_the_page_of_a_plan_has_both_courses_promises_and_commands():
     assert any(len(lives) > 1 for lives in again.values())  # what is made again lives twice
     for words in ("made again at step", "Promised and measured", f"remat compile {plan.source.path} --budget 80%"):
         assert words in read.text
+
+
+@pytest.mark.usefixtures("without_bundle")
+def test_the_page_of_a_plan_draws_it_between_the_original_and_other_plans_that_were_known():
+    plan = samples.plan_file()
+    cost, least = plan.solved.overhead_percent, plan.promise.peak_bytes
+    known = (
+        CurvePoint("mine", least, least, least, 1 + cost / 100),
+        CurvePoint("less", least - 1, least - 1, least, 2 + cost / 100),
+    )
+    report = samples.inspect_report()
+    assert not plan_page(report, plan).curve
+    page = plan_page(report, msgspec.structs.replace(plan, curve=known))
+    assert [(one.bytes, one.label) for one in page.curve] == [
+        (least - 1, "known plan"),
+        (least, "this plan"),
+        (plan.promise.baseline_peak_bytes, "the original"),
+    ]
 
 
 @pytest.mark.usefixtures("without_bundle")

@@ -12,6 +12,7 @@ from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.process.forecast import forecast_of
 from remat_cli.compiling.record import plan_request, recorded, searched_solution
+from remat_cli.compiling.search.kept_curve import kept_curve
 from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.session import AskedSession
@@ -59,7 +60,8 @@ def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
         process=forecast.process if is_known else None,
         runs=forecast.runs if is_known else None,
     )
-    return recorded(planned, asked, solution, promise)
+    known = kept_curve(planned.whole, request).curve().points
+    return msgspec.structs.replace(recorded(planned, asked, solution, promise), curve=known)
 
 
 def _option_lines(session: AskedSession) -> Iterator[str]:

@@ -19,6 +19,7 @@ from remat_cli.core.schedule.plan import Instance, Plan, Schedule
 from remat_cli.core.schedule.problem import Problem, device_tensor_ids, make_device_problem, make_problem
 from remat_cli.core.schedule.simulate import simulate
 from remat_cli.core.schedule.splits import SplitMode, Splitting
+from remat_cli.core.values.curve import CurvePoint
 from remat_cli.core.values.elsewhere import VerifiedOn
 from remat_cli.core.values.profile import Kind, Placement, Profile
 from remat_cli.core.values.resident import ProcessMemory, RunsForecast
@@ -176,8 +177,9 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     stand for model inputs, where there are several memories), figures of bytes are the first memory's. With `paging`
     there is a placement on one device, and `solved.time_ns` is the makespan with stalls. `runs_on` is where the model
     runs that was written; plans of versions that did not know it have None. `verified_on` is what other places showed.
-    `names` are those by which people are told of ops and tensors of the model before splitting. `own` is what a kind of
-    plan has that the other parts do not tell of.
+    `names` are those by which people are told of ops and tensors of the model before splitting. `curve` are the plans
+    of the model that were known when this one was made. `own` is what a kind of plan has that the other parts do not
+    tell of.
     """
 
     format: Literal["remat-plan"] = FORMAT
@@ -203,6 +205,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement | None = None
     paging: Paging | None = None
     names: ToldNames = ToldNames()
+    curve: tuple[CurvePoint, ...] = ()
     own: OwnPart | UnsetType = UNSET
 
     def __str__(self) -> str:

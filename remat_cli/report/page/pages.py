@@ -84,9 +84,22 @@ def plan_page(report: InspectReport, file: PlanFile) -> Page:
         summary=str(file),
         courses=courses,
         phases=tuple(_plan_bars(file)),
+        curve=_curve(file),
         tables=tuple(_plan_tables(report, told, file)),
         commands=commands_of(file, report.path),
     )
+
+
+def _curve(file: PlanFile) -> tuple[Point, ...]:
+    """This plan between the original and the plans that were known when it was made; none where it is alone."""
+    promise, cost = file.promise, file.solved.overhead_percent
+    if cost is None or not file.curve:
+        return ()
+    mine = Point(promise.peak_bytes, cost, "this plan")
+    others = (Point(one.live_bytes, one.overhead_percent, "known plan") for one in file.curve)
+    found = [one for one in others if (one.bytes, round(one.overhead_percent, 2)) != (mine.bytes, round(cost, 2))]
+    original = Point(promise.baseline_peak_bytes, 0.0, "the original")
+    return tuple(sorted((original, mine, *found), key=lambda one: one.bytes))
 
 
 def _plan_bars(file: PlanFile) -> Iterator[Bar]:
