@@ -97,7 +97,7 @@ def test_a_plan_is_written_as_it_was_measured_and_not_made_twice(capsys, tmp_pat
         monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / f"cache {is_kept}"))
         calls = list[int]()
         monkeypatch.setattr(write_of, "rewrite", lambda *given, calls=calls: calls.append(1) or rewrite(*given))
-        code, _, _ = compiled(capsys, model, tmp_path)
+        code, _, _ = compiled(capsys, model, tmp_path, "--race", "0%")
         assert code == 0
         made.append((tmp_path / "out.onnx").read_bytes())
         assert (len(calls) == 1) is is_kept
