@@ -234,12 +234,13 @@ class Refused(Answered):
 
     `single` are the best plans on each device alone, where they were looked for. `weight_obstacle` says in one line
     which weight is too large to page. `near` is a plan that fits but for a little of what its form needs: the answer
-    to a budget that is so much larger.
+    to a budget that is so much larger. So many bytes are needed by the first plan as sessions run it, if there was one.
     """
 
     single: tuple[Reference, ...] = ()
     weight_obstacle: str | None = None
     near: OneModel | None = None
+    needed_bytes: int | None = None
 
     @property
     def kind(self) -> Kind:

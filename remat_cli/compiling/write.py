@@ -108,7 +108,10 @@ def write_within_budget(planned: Answered, search: Search, progress: Progress) -
     if written is None and first.plan is not None and first.question.asks_for_all:
         answer, written = build(first)
     if written is None:
-        return replace(planned.refused(tidied(answer)), near=_near(planned, *begun[0]) if begun else None)
+        refused = planned.refused(tidied(answer))
+        if not begun:
+            return refused
+        return replace(refused, near=_near(planned, *begun[0]), needed_bytes=begun[0][1].least_budget_bytes)
     found = replace(planned.as_model(written), answer=answer)
     may_grow = answer.question.least or answer.question.is_share
     is_grown = may_grow and written.least_budget_bytes > answer.question.budget_bytes

@@ -34,7 +34,9 @@ class Costs:
     @property
     def task(self) -> Any:
         return SimpleNamespace(
-            question=SimpleNamespace(baseline=SimpleNamespace(peak=10 * MIB, time_ns=BASELINE_NS)),
+            question=SimpleNamespace(
+                baseline=SimpleNamespace(peak=10 * MIB, time_ns=BASELINE_NS), budget_bytes=self.free_bytes
+            ),
             whole=SimpleNamespace(profile=SimpleNamespace(fixed_bytes=0)),
             should_stop=lambda: False,
             clock=SimpleNamespace(left=self.left_seconds),
@@ -173,3 +175,17 @@ def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, 
     assert (best is None) == (found is None)
     if best is not None and found is not None:
         assert best.plan.time_ns == plan_of(found / len(rounds)).plan.time_ns
+
+
+def test_what_sessions_need_beyond_a_plan_is_aimed_below_at_once():
+    """Of a plan for 9 MiB sessions need 12, so that one for 6.75 is next; what a form adds goes step by step."""
+    tiles = Costs({8.9: 0.1, 8.0: 0.2, 6.7: 0.3})
+    for needed_mib, next_offered in ((12, 6.75), (9.01, 0.985 * 9)):
+        tiles.offered.clear()
+        state = Known()
+        proposed = AimedSplits(tiles).propose(state)  # type: ignore[arg-type]
+        next(proposed)
+        state.found = SimpleNamespace(needed_bytes=int(needed_mib * MIB))  # type: ignore[assignment]
+        tiles.offered.clear()
+        next(proposed)
+        assert tiles.offered[0] == pytest.approx(next_offered * MIB, rel=1e-6)

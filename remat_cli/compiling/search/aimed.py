@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from remat_cli.compiling.planned import OneModel
+from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.expected import Expected, Promising
 from remat_cli.compiling.search.loop import KeepRule, Known, SplitTrial, search
 from remat_cli.compiling.search.tiles import TileCandidate, Tiles
@@ -106,8 +106,18 @@ class AimedSplits:
             pool = [each for each in pool if each.proposal.key not in self.tried.keys]
             if not isinstance(known.found, OneModel) and not known.is_beaten:
                 pool = [each for each in pool if each.is_other_than(chosen)]
-                lower = [share for share in lower if share < chosen.share]
+                lower = self._less(chosen.share, lower, known.found)
                 pool += self._at(lower.pop(0)) if lower else []
+
+    def _less(self, share: float, lower: Sequence[float], found: Refused | None) -> list[float]:
+        """What to aim at after a plan that does not fit: at once for as much less as sessions need more for it."""
+        question, needed_bytes = self.tiles.task.question, None if found is None else found.needed_bytes
+        below = [each for each in lower if each < share]
+        if needed_bytes is None or not below:
+            return below
+        fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
+        fitting = share * (question.budget_bytes - fixed_bytes) / max(1, needed_bytes - fixed_bytes)
+        return below if fitting >= below[0] else [fitting, *(each for each in below if each < fitting)]
 
     def _best(self, pool: Sequence[Aim], expected: Expected, seconds: float, best: float) -> Aim | None:
         """What is built next: while no plan is known the cheapest, else that of which most is expected, if any is."""
