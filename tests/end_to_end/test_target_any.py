@@ -61,7 +61,7 @@ def compile_for(target: str, original: Path, written: Path, budget: str = "75%")
     with report.open("w") as stream, pytest.MonkeyPatch.context() as patched:
         patched.setattr("sys.stdout", stream)
         plan = str(written.with_suffix(".plan.json"))
-        limit = ["--plan", plan, "--time-limit", "20s", "--max-overhead", "10000%"]
+        limit = ["--plan", plan, "--time-limit", "40s", "--max-overhead", "10000%"]
         assert main([*words, *limit, "--format", "json", "--quiet"]) == 0
     return json.loads(report.read_text())
 

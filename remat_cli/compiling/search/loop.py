@@ -32,8 +32,8 @@ from remat_cli.core.values.sizes import Dim
 from remat_cli.runtime.sessions.error_text import is_of_the_machine
 
 LEFT_OUT = "a way to split the model was left out, by a fault of remat that you may want to report: {}"
-AGAIN_SHARE = 0.25
-"""Of the time for a split's plan: what another may take where it fails as written; splits for less may do better."""
+LAID_OUT_SHARE = 0.05
+"""Of the time for a plan: what another takes where sessions with layouts of their own need more; less does better."""
 Tighter = Callable[[], OneModel | Refused | None]
 """Plans again for what holds less."""
 
@@ -117,7 +117,8 @@ class SplitTask:
             splitting=trial.splitting,
             dims=trial.dims,
         )
-        found = write_within_budget(first, search.share(AGAIN_SHARE), self.progress)
+        again = search if trial.prepared.layout is None else search.share(LAID_OUT_SHARE)
+        found = write_within_budget(first, again, self.progress)
         if not self.question.least:
             needed_bytes = found.written.least_budget_bytes if isinstance(found, OneModel) else 0
             found = with_budget(found, max(budget_bytes, needed_bytes))
