@@ -32,9 +32,8 @@ INTRODUCTION = f"""# Files for any processor beside files for the processor here
 
 Made by `make bench-any`: each model at {BUDGET} of its own peak, compiled for here (x86-64 with AVX-512) and with
 `--target any`, run beside the original in fresh processes. Live: tensors, weights and inputs in a default session.
-Loading and later: by how much a process's resident memory rises. **Times were measured on a machine that was busy with
-other work and say nothing**; memory does. For the same reason the searches for any processor of attention_unet,
-densenet and detector had up to ten minutes, the others 30 s.
+Loading and later: by how much a process's resident memory rises. Each search had 30 s. Times are of a machine of two
+cores without other work, the least of a few runs: some percent between two rows are noise.
 """
 
 
@@ -116,7 +115,7 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     later, loading = (f"{means[what]:.2f} (at most {max(each):.2f})" for what, each in ratios.items())
     yield f"Geometric means of any / here: later runs {later}, loading {loading},"
-    yield f"time {means['time']:.2f} (at most {max(times):.2f}; noise)."
+    yield f"time {means['time']:.2f} (at most {max(times):.2f})."
     memory = [*ratios["later_bytes"], *ratios["loading_bytes"]]
     kept = max(means["later_bytes"], means["loading_bytes"]) <= MOST_MEMORY and max(memory) <= MOST_OF_ONE and not lost
     yield ""
