@@ -138,3 +138,23 @@ def test_costs_of_items_are_those_of_the_whole_and_what_is_copied():
     names = {op.name for op in case.view.graph.ops}
     assert {apart.cast.stands_for(op) for op in range(len(apart.cast.view.graph.ops))} <= names
     assert apart.items == 4
+
+
+def test_lengths_that_depend_on_values_still_do_where_items_are_apart():
+    """What is found in a run says nothing of the next: written down as a size it would let its readers be cut."""
+    sketch = Sketch(np.random.default_rng(0))
+    held = sketch.input("x", (2, ROWS, WIDTH))
+    found = sketch.add("NonZero", [held], (3, 2 * ROWS * WIDTH))
+    places = sketch.add("Cast", [found], (3, 2 * ROWS * WIDTH), to=onnx.TensorProto.FLOAT)
+    last = sketch.add("ReduceMax", [places], (3,), axes=[1], keepdims=0)
+    for op_type in ("Erf", "Sin", "Erf"):
+        held = sketch.add(op_type, [held], (2, ROWS, WIDTH))
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
+    case = make_case(Sample(sketch.model([held, last]), feeds))
+    before = {case.view.graph.ops[op].op_type for op in case.view.of_value_lengths}
+    apart = apart_of(case)
+    assert apart is not None
+    view = apart.cast.view
+    assert len(view.graph.ops) > len(case.view.graph.ops)
+    whole = {view.graph.ops[op].op_type for op in view.of_value_lengths}
+    assert whole == before == {"NonZero", "Cast", "ReduceMax"}

@@ -51,12 +51,15 @@ def split_model(view: ModelView, order: Sequence[int], regions: Sequence[TiledRe
 def split_with_types(
     view: ModelView, order: Sequence[int], regions: Sequence[TiledRegion]
 ) -> tuple[ir.Model, Mapping[str, TensorType]]:
-    """The same with the type of each value that its ops make."""
+    """The same with the type of each value that its ops make.
+
+    The model says the shapes of them all but of those whose length is another one in the next run.
+    """
     writer = _Writer(view, names_in(view.model))
     drafts = tuple(writer.drafts(order, regions))
     parts = Parts(view.model, interface_of(view.model), writer.weights, element_types(writer.types))
     model = assemble(parts, drafts)
-    declare(model, {name: kind.shape for name, kind in writer.types.items()})
+    declare(model, {name: kind.shape for name, kind in writer.types.items() if name not in view.value_lengths})
     return model, writer.types
 
 

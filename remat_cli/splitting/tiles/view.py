@@ -138,9 +138,14 @@ class ModelView:
         return {name: tuple(ops) for name, ops in found.items()}
 
     @cached_property
+    def value_lengths(self) -> frozenset[str]:
+        """Tensors whose length is another one in the next run."""
+        return frozenset(value_lengths(self.model))
+
+    @cached_property
     def of_value_lengths(self) -> frozenset[int]:
         """Ops that read or make a tensor whose length is another one in the next run: they are left whole."""
-        found = value_lengths(self.model)
+        found = self.value_lengths
         pairs = enumerate(zip(self.reads, self.makes, strict=True))
         return frozenset(op for op, names in pairs if any(name in found for each in names for name in each))
 
