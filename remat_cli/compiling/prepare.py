@@ -128,6 +128,11 @@ class Prepared:
             return False
         return self.layout is None or self.conditions.leaves_alone(self.runtime.layout_block)
 
+    @cached_property
+    def has_value_lengths(self) -> bool:
+        """Whether lengths of some tensors depend on what is fed."""
+        return bool(value_lengths(self.reference))
+
     @property
     def rules(self) -> Rules:
         """What the runtime that is installed does on this processor."""

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, parser
 
 from remat_cli.cli import main
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
+from remat_cli.splitting.tiles.view import ModelView
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 
@@ -77,7 +78,7 @@ def test_constants_that_are_looked_through_are_known():
     assert origins(text) == {}
 
 
-def chooser(path: Path) -> Path:
+def chooser(path: Path, rows: int = 20_000) -> Path:
     """Rows that a mask chooses, each widened and narrowed again."""
     generator = np.random.default_rng(0)
     weights = {
@@ -97,10 +98,10 @@ def chooser(path: Path) -> Path:
         helper.make_node("MatMul", ["d", "narrow"], ["all"]),
     ]
     ports = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [20_000, 16]),
-        helper.make_tensor_value_info("m", TensorProto.BOOL, [20_000]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 16]),
+        helper.make_tensor_value_info("m", TensorProto.BOOL, [rows]),
         helper.make_tensor_value_info("chosen", TensorProto.FLOAT, ["k", 16]),
-        helper.make_tensor_value_info("all", TensorProto.FLOAT, [20_000, 16]),
+        helper.make_tensor_value_info("all", TensorProto.FLOAT, [rows, 16]),
     ]
     initialisers = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "chooser", ports[:2], ports[2:], initialisers)
@@ -123,6 +124,18 @@ def test_what_has_such_a_length_is_left_whole_and_the_rest_is_cut(tmp_path, caps
         feeds = {"x": x, "m": chosen.random(20_000) < share}
         pairs = zip(original.run(None, feeds), ours.run(None, feeds), strict=True)
         assert all(np.array_equal(*pair) for pair in pairs), share
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_file_that_is_right_at_one_length_alone_is_no_success(tmp_path, capsys, monkeypatch):
+    """Tiles at fixed places hold all rows of what a mask chose in one run, and miss the last of a longer choice."""
+    monkeypatch.setattr(ModelView, "of_value_lengths", frozenset())
+    model, output = chooser(tmp_path / "chooser.onnx", rows=20_001), tmp_path / "out.onnx"
+    words = ["--budget", "75%", "--budget-scope", "live", "--verify", "fast", "-q", "-o", str(output)]
+    assert main(["compile", str(model), *words]) == 5
+    text = capsys.readouterr().out
+    assert "fed with nothing but ones, where lengths that depend on values are others, its outputs differ" in text
+    assert not output.exists()
 
 
 @pytest.mark.usefixtures("cache")

@@ -4,8 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from remat_cli.base import progress as stages
 from remat_cli.base.errors import RuntimeFailure
@@ -34,11 +37,13 @@ from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.family import resident_after
+from remat_cli.runtime.verify.likeness import have_same_bits, likeness
 from remat_cli.runtime.verify.verify import sessions_to_run, verify_closely
 from remat_cli.runtime.verify.verify_request import Beyond, ManySizes, VerifyRequest
 
 LONG_NS = 2_000_000_000
 LONG_NOTE = "loading and running at the largest sizes was not watched, as runs take long: --verify thorough does that"
+OTHER_LENGTHS = "fed with nothing but {}, where lengths that depend on values are others, {}"
 SEEDS_NOTE = "random ops without a seed were given equal ones in both models, to compare the outputs"
 
 
@@ -79,6 +84,9 @@ def verify_model(
         report = msgspec.structs.replace(report, family=_kept(request, request.sizes, report.family, progress))
     if report.passed and not whole.conditions.session.is_default and whole.runnable is None:
         report = _as_asked(report, given, whole)
+    may_be_long = plan.splitting is not None and whole.has_value_lengths and whole.conditions.may_be_alone
+    if report.passed and may_be_long and whole.runnable is None:
+        report = _at_other_lengths(report, run, whole)
     predicted = plan.promise.process  # of a default session, which a portable model does not promise
     if report.passed and is_full and predicted is not None and not plan.request.portable:
         # More runs at the largest of many sizes take long; what they leave resident is measured beside the other
@@ -166,6 +174,35 @@ def _as_asked(report: OneModelSeen, given: PlannedRun, whole: Prepared) -> OneMo
         return report
     note = f"outputs differ in a session with {', '.join(whole.conditions.session.words)}"
     return msgspec.structs.replace(report, outputs_identical=False, notes=(*report.notes, note))
+
+
+def _at_other_lengths(report: OneModelSeen, run: PlannedRun, whole: Prepared) -> OneModelSeen:
+    """Compare outputs where lengths that depend on values are others: as a rule none for zeros, most for ones."""
+    may_differ = run.plan.request.allow_reassociation
+    for value, name in enumerate(("zeros", "ones")):
+        feeds = ({port: _all_alike(array, value) for port, array in whole.feeds.items()},)
+        try:
+            (wanted,) = outputs_of(whole.original.path, feeds, whole.original.settings)
+        except RuntimeFailure:  # nor need the new model bear that
+            continue
+        try:
+            (found,) = outputs_of(run.model, feeds, asked_settings(whole.conditions))
+        except RuntimeFailure as failure:
+            note = OTHER_LENGTHS.format(name, f"it fails: {failure}")
+        else:
+            if have_same_bits(wanted, found) or (may_differ and likeness(wanted, found).are_close):
+                continue
+            note = OTHER_LENGTHS.format(name, "its outputs differ")
+        return msgspec.structs.replace(report, outputs_identical=False, outputs_close=None, notes=(*report.notes, note))
+    return report
+
+
+def _all_alike(array: npt.NDArray[Any], value: int) -> npt.NDArray[Any]:
+    """An array of the same shape in which every number is that value; floats above it by what they were, if any."""
+    if array.dtype.kind not in "biuf":
+        return array
+    alike = np.full_like(array, value)
+    return alike + np.abs(array) if value and array.dtype.kind == "f" else alike
 
 
 @contextlib.contextmanager
