@@ -37,7 +37,7 @@ from remat_cli.runtime.sessions.error_text import lacks_memory
 from remat_cli.runtime.sessions.feeds import GivenFeeds, MadeFeeds
 from remat_cli.runtime.sessions.session import outputs_of
 from remat_cli.runtime.verify.family import resident_after
-from remat_cli.runtime.verify.likeness import have_same_bits, likeness
+from remat_cli.runtime.verify.likeness import likeness
 from remat_cli.runtime.verify.verify import sessions_to_run, verify_closely
 from remat_cli.runtime.verify.verify_request import Beyond, ManySizes, VerifyRequest
 
@@ -190,7 +190,8 @@ def _at_other_lengths(report: OneModelSeen, run: PlannedRun, whole: Prepared) ->
         except RuntimeFailure as failure:
             note = OTHER_LENGTHS.format(name, f"it fails: {failure}")
         else:
-            if have_same_bits(wanted, found) or (may_differ and likeness(wanted, found).are_close):
+            alike = likeness(wanted, found)  # which bits a NaN has is nobody's promise
+            if alike.relative_error == 0 or (may_differ and alike.are_close):
                 continue
             note = OTHER_LENGTHS.format(name, "its outputs differ")
         return msgspec.structs.replace(report, outputs_identical=False, outputs_close=None, notes=(*report.notes, note))
