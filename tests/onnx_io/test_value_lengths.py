@@ -77,6 +77,97 @@ def test_constants_that_are_looked_through_are_known():
     assert origins(text) == {}
 
 
+def test_axes_that_are_values_make_other_lengths():
+    """Along which axis a reduction goes says which length is one afterwards."""
+    text = """(float[2, 3] x, int64[1] axis, int64[1] new) => (float[a, b] y, float[c, d, e] z) {
+        sum = ReduceSum<keepdims = 1>(x, axis)
+        y = Neg(sum)
+        z = Unsqueeze(x, new)
+    }"""
+    assert origins(text) == {"sum": "ReduceSum", "y": "ReduceSum", "z": "Unsqueeze"}
+
+
+def test_defaults_are_values_that_a_caller_may_change():
+    text = """(float[8, 4] x, int64[1] end) => (float[n, 4] y) <int64[1] end = {8}, int64[1] start = {0}> {
+        rows = Slice(x, start, end)
+        y = Exp(rows)
+    }"""
+    assert origins(text) == dict.fromkeys(("rows", "y"), "Slice")
+
+
+def test_a_random_number_is_a_value():
+    text = """(float[8, 4] x) => (float[n, 4] y) <int64[1] start = {0}> {
+        drawn = RandomUniform<shape = [1], low = 1.0, high = 8.0, seed = 1.0>()
+        end = Cast<to = 7>(drawn)
+        y = Slice(x, start, end)
+    }"""
+    assert origins(text) == {"y": "Slice"}
+
+
+LOOP = """(float[8, 4] x, int64[1] end, int64 limit) => (float[n, 4] y, float[t, 8, 4] rows)
+    <int64 turns = {{6}}, bool yes = {{1}}, int64[1] start = {{0}}> {{
+    y, rows = Loop (turns, yes, x) <body = inner (int64 i, bool goes, float[a, b] held)
+        => (bool again, float[c, d] next, float[e, f] row) {{ {body} }}>
+}}"""
+
+
+def test_a_loop_that_ends_by_a_value_makes_more_or_fewer_rows():
+    body = "again = Less(i, limit) next = Neg(held) row = Exp(x)"
+    assert origins(LOOP.format(body=body)) == dict.fromkeys(("y", "rows"), "Loop")
+
+
+def test_a_loop_that_cuts_by_a_value_makes_other_lengths():
+    body = "again = Identity(goes) next = Slice(x, start, end) row = Exp(x)"
+    assert origins(LOOP.format(body=body)) == dict.fromkeys(("y", "rows"), "Loop")
+
+
+def test_a_loop_that_counts_its_turns_has_the_lengths_that_sizes_give_it():
+    """How often it runs, and which turn it is, are no values; what it computes with is of no account."""
+    body = "again = Identity(goes) next = Neg(held) row = Exp(held)"
+    assert origins(LOOP.format(body=body)) == {}
+
+
+def test_what_a_turn_hands_to_the_next_may_be_a_value():
+    """The state is a number of the model until the first turn is over."""
+    text = """(float[8, 4] x) => (float[1] y, float[t, n, 4] rows)
+        <int64 turns = {6}, bool yes = {1}, int64[1] start = {0}, float[1] one = {1}> {
+        y, rows = Loop (turns, yes, one) <body = inner (int64 i, bool goes, float[1] held)
+            => (bool again, float[1] next, float[e, f] row) {
+            again = Identity(goes)
+            end = Cast<to = 7>(held)
+            row = Slice(x, start, end)
+            most = ReduceMax<keepdims = 0>(x)
+            next = Add(held, most)
+        }>
+    }"""
+    assert origins(text)["rows"] == "Loop"
+
+
+def test_what_a_file_says_of_the_length_of_what_is_found_is_not_believed():
+    """Exporters write down what a trace found."""
+    text = """(float[n] x) => (float[1, 5] y) <float[1] nought = {0}, int64[1] rest = {-1}> {
+        found = NonZero(x)
+        y = Cast<to = 1>(found)
+    }"""
+    model = ir.from_proto(parser.parse_model(HEAD + text))
+    for node in model.graph:
+        node.outputs[0].shape = ir.Shape([1, 5])
+    assert list(value_lengths(model)) == ["found", "y"]
+
+
+def test_what_a_run_contradicts_is_not_believed():
+    text = """(float[8, 4] x, int64[1] end) => (float[n, 4] y) <int64[1] start = {0}> {
+        rows = Slice(x, start, end)
+        more = Exp(rows)
+        y = Neg(more)
+    }"""
+    model = ir.from_proto(parser.parse_model(HEAD + text))
+    for node in list(model.graph)[:2]:
+        node.outputs[0].shape = ir.Shape([8, 4])
+    assert value_lengths(model, {"rows": (8, 4), "more": (8, 4)}) == {}
+    assert list(value_lengths(model, {"rows": (3, 4), "more": (3, 4)})) == ["rows", "more", "y"]
+
+
 def chooser(path: Path) -> Path:
     """Rows that a mask chooses, each widened and narrowed again."""
     generator = np.random.default_rng(0)

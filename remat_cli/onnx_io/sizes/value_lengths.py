@@ -3,70 +3,164 @@
 Such a length is another one in the next run, so that no op that reads or makes it may be cut at fixed places.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import onnx_ir as ir
 
+from remat_cli.base.present import present
 from remat_cli.onnx_io.read.default_order import captured_values, subgraphs
-from remat_cli.onnx_io.read.interface import fed_inputs
+from remat_cli.onnx_io.read.op_facts import DRAWING
 
-FINDERS: Final = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress", "StringSplit"})
+Shape = tuple[int, ...]
+FINDERS: Final = frozenset(
+    {"NonZero", "NonMaxSuppression", "Unique", "Compress", "StringSplit", "StringNormalizer", "ImageDecoder"}
+    | {"RemovePadding", "DynamicTimeWarping", "BeamSearch", "GreedySearch", "Sampling"}
+)
 """Ops that make as many elements as they find."""
+REDUCED: Final = (1,)
+"""Where a reduction reads along which axes it goes: each of them gets another length, or none."""
 LENGTHS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {
         "AffineGrid": (1,),
+        "BlackmanWindow": (0,),
         "CenterCropPad": (1,),
         "Col2Im": (1, 2),
         "ConstantOfShape": (0,),
-        "DFT": (1,),
+        "CropAndResize": (3,),
+        "DFT": (1, 2),
         "Expand": (1,),
+        "ExpandDims": (1,),
+        "HammingWindow": (0,),
+        "HannWindow": (0,),
         "If": (0,),
         "Loop": (0, 1),
         "MaxUnpool": (2,),
+        "MelWeightMatrix": (0, 1),
         "OneHot": (1,),
-        "Pad": (1,),
+        "Pad": (1, 3),
         "Range": (0, 1, 2),
+        "ReduceL1": REDUCED,
+        "ReduceL2": REDUCED,
+        "ReduceLogSum": REDUCED,
+        "ReduceLogSumExp": REDUCED,
+        "ReduceMax": REDUCED,
+        "ReduceMean": REDUCED,
+        "ReduceMin": REDUCED,
+        "ReduceProd": REDUCED,
+        "ReduceSum": REDUCED,
+        "ReduceSumSquare": REDUCED,
         "Reshape": (1,),
         "Resize": (1, 2, 3),
         "Slice": (1, 2, 3, 4),
         "Split": (1,),
+        "SplitToSequence": (1,),
+        "Squeeze": (1,),
         "STFT": (1, 3),
         "Tile": (1,),
         "TopK": (1,),
+        "Unsqueeze": (1,),
         "Upsample": (1,),
     }
 )
-"""Positions of inputs that say how long what an op makes is."""
+"""Positions of inputs that say how long what an op makes is, or along which axis."""
 MEASURES: Final = frozenset({"Shape", "Size"})
 """Ops whose results depend on lengths alone."""
 
 
-def value_lengths(model: ir.Model) -> dict[str, ir.Node]:
-    """Tensors of the main graph whose lengths depend on values, by name, each with the op where that begins."""
-    from_values = {value.name or "" for value in fed_inputs(model.graph)}
+def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType({})) -> dict[str, ir.Node]:
+    """Tensors of the main graph whose lengths depend on values, by name, each with the op where that begins.
+
+    Any input is a value, also one that has a default. `seen` are shapes as a run showed them: some files say others.
+    """
+    from_values = {value.name or "" for value in model.graph.inputs}
     found: dict[str, ir.Node] = {}
+    wrong: set[str] = set()  # those of which a file cannot know what it says, and what follows from these
     for node in model.graph:
-        reads = [value.name or "" for value in (*node.inputs, *captured_values(node)) if value is not None]
+        reads = _reads(node)
         before = next((found[name] for name in reads if name in found), None)
         if node.op_type in MEASURES:
             from_values.update(_makes(node) if before is not None else ())
             continue
-        # Whether the lengths of what it makes depend on values that it reads, whatever lengths it reads.
-        ops = (node.op_type, *(inner.op_type for graph in subgraphs(node) for inner in graph.all_nodes()))
-        finds = not FINDERS.isdisjoint(ops) and any(name in from_values for name in reads)
-        places = LENGTHS.get(node.op_type, ())
-        told = (value for at, value in enumerate(node.inputs) if at in places and value is not None)
-        begins = finds or any(value.name in from_values for value in told)
-        origin = (node if begins else None) if before is None else before
+        begins = _begins(node, from_values)
+        origin = node if before is None and begins else before
         if origin is not None:
-            # Where the runtime knows the shape before a run, no value changes it.
-            unknown = (v for v in node.outputs if v.shape is None or not all(isinstance(dim, int) for dim in v.shape))
+            if (begins and node.op_type in FINDERS) or (not begins and any(name in wrong for name in reads)):
+                wrong.update(_makes(node))
+            wrong.update(value.name or "" for value in node.outputs if _is_contradicted(value, seen))
+            unknown = (value for value in node.outputs if value.name in wrong or not _is_known(value, node))
             found.update({name: origin for value in unknown if (name := value.name)})
-        if origin is not None or any(name in from_values for name in reads):
+        if origin is not None or _is_value(node, from_values):
             from_values.update(_makes(node))
     return found
+
+
+def _is_known(value: ir.Value, node: ir.Node) -> bool:
+    """Whether the runtime knows a shape before a run, so that no value changes it.
+
+    It takes for an output what the file declares, and only warns where that is wrong.
+    """
+    is_declared = value.is_graph_output() and not subgraphs(node)
+    return value.shape is not None and value.shape.is_static() and not is_declared
+
+
+def _is_contradicted(value: ir.Value, seen: Mapping[str, Shape]) -> bool:
+    """Whether a run showed another shape than the one that is said."""
+    is_said = value.shape is not None and value.shape.is_static() and value.name in seen
+    return is_said and present(value.shape, "a shape that is said").numpy() != seen[value.name or ""]
+
+
+def _begins(node: ir.Node, from_values: Collection[str]) -> bool:
+    """Whether lengths of what an op makes depend on values that it reads, whatever lengths it reads."""
+    if node.op_type in FINDERS and any(name in from_values for name in _reads(node)):
+        return True
+    places = LENGTHS.get(node.op_type, ())
+    told = (value for at, value in enumerate(node.inputs) if at in places and value is not None)
+    return any(value.name in from_values for value in told) or _is_begun_within(node, from_values)
+
+
+def _is_begun_within(node: ir.Node, from_values: Collection[str]) -> bool:
+    """Whether a body of an op makes something whose length depends on values.
+
+    A Loop whose body says from values whether it goes on makes more or fewer rows.
+    """
+    for body in subgraphs(node):
+        inside, before = {*from_values, *_read_inside(node, body, from_values)}, 0
+        back = _handed_back(node, body)
+        while len(inside) > before:  # what one turn hands to the next may have become a value there
+            before = len(inside)
+            for inner in body:
+                if _begins(inner, inside):
+                    return True
+                if inner.op_type not in MEASURES and _is_value(inner, inside):
+                    inside.update(_makes(inner))
+            inside.update(after for made, after in back.items() if made in inside)
+        if node.op_type == "Loop" and body.outputs[0].name in inside:
+            return True
+    return False
+
+
+def _read_inside(node: ir.Node, body: ir.Graph, from_values: Collection[str]) -> Iterator[str]:
+    """Names under which a body reads values that its op reads."""
+    pairs = zip(reversed(node.inputs), reversed(body.inputs), strict=False)  # Scan of opset 8 reads lengths before them
+    return (own.name or "" for value, own in pairs if value is not None and value.name in from_values)
+
+
+def _handed_back(node: ir.Node, body: ir.Graph) -> dict[str, str]:
+    """By name of what a turn of a body makes, as what the next turn reads it."""
+    count = node.attributes.get("num_scan_inputs")
+    states = len(body.inputs) - (0 if count is None else count.as_int())
+    reads = body.inputs[1:] if node.op_type == "Loop" else body.inputs[:states] if node.op_type == "Scan" else ()
+    return {made.name or "": own.name or "" for made, own in zip(body.outputs, reads, strict=False)}
+
+
+def _is_value(node: ir.Node, from_values: Collection[str]) -> bool:
+    return node.op_type in DRAWING or any(name in from_values for name in _reads(node))
+
+
+def _reads(node: ir.Node) -> list[str]:
+    return [value.name or "" for value in (*node.inputs, *captured_values(node)) if value is not None]
 
 
 def _makes(node: ir.Node) -> Iterator[str]:
