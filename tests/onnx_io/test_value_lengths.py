@@ -95,6 +95,21 @@ def test_defaults_are_values_that_a_caller_may_change():
     assert origins(text) == dict.fromkeys(("rows", "y"), "Slice")
 
 
+@pytest.mark.parametrize(
+    ("rows", "other", "is_found"),
+    [("8", "8", False), ("8", "4", True), ("8", "n", True), ("m", "m", False), ("m", "n", True), ("m", "8", True)],
+)
+def test_of_bodies_that_make_one_shape_it_is_no_matter_which_runs(rows, other, is_found):
+    text = f"""(float[{rows}, 4] x, bool which) => (float[a, b] z) {{
+        y = If (which) <
+            then_branch = one () => (float[{rows}, 4] p) {{ p = Exp(x) }},
+            else_branch = two () => (float[{other}, 4] q) {{ q = Neg(x) }}
+        >
+        z = Sin(y)
+    }}"""
+    assert origins(text) == ({"y": "If", "z": "If"} if is_found else {})
+
+
 def test_a_random_number_is_a_value():
     text = """(float[8, 4] x) => (float[n, 4] y) <int64[1] start = {0}> {
         drawn = RandomUniform<shape = [1], low = 1.0, high = 8.0, seed = 1.0>()

@@ -9,8 +9,8 @@ from typing import Final
 
 import onnx_ir as ir
 
-from remat_cli.base.present import present
 from remat_cli.onnx_io.read.default_order import captured_values, subgraphs
+from remat_cli.onnx_io.read.interface import fed_inputs
 from remat_cli.onnx_io.read.op_facts import DRAWING
 
 Shape = tuple[int, ...]
@@ -75,6 +75,8 @@ def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType(
     Any input is a value, also one that has a default. `seen` are shapes as a run showed them: some files say others.
     """
     from_values = {value.name or "" for value in model.graph.inputs}
+    dims = (dim for value in fed_inputs(model.graph) for dim in value.shape or ())
+    sizes = {dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value}
     found: dict[str, ir.Node] = {}
     wrong: set[str] = set()  # those of which a file cannot know what it says, and what follows from these
     for node in model.graph:
@@ -89,26 +91,44 @@ def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType(
             if (begins and node.op_type in FINDERS) or (not begins and any(name in wrong for name in reads)):
                 wrong.update(_makes(node))
             wrong.update(value.name or "" for value in node.outputs if _is_contradicted(value, seen))
-            unknown = (value for value in node.outputs if value.name in wrong or not _is_known(value, node))
+            unknown = (value for value in node.outputs if value.name in wrong or not _is_known(value, node, sizes))
             found.update({name: origin for value in unknown if (name := value.name)})
         if origin is not None or _is_value(node, from_values):
             from_values.update(_makes(node))
     return found
 
 
-def _is_known(value: ir.Value, node: ir.Node) -> bool:
+def _is_known(value: ir.Value, node: ir.Node, sizes: Collection[str]) -> bool:
     """Whether the runtime knows a shape before a run, so that no value changes it.
 
     It takes for an output what the file declares, and only warns where that is wrong.
     """
+    if node.op_type == "If":  # the runtime writes down what it knows of bodies
+        place = node.outputs.index(value)
+        made = [_of_sizes(body.outputs[place], sizes) for body in subgraphs(node)]
+        return made[0] is not None and len(set(made)) == 1
     is_declared = value.is_graph_output() and not subgraphs(node)
-    return value.shape is not None and value.shape.is_static() and not is_declared
+    return _static(value) is not None and not is_declared
+
+
+def _of_sizes(value: ir.Value, sizes: Collection[str]) -> tuple[int | str, ...] | None:
+    """The shape that is said of a value, in numbers and dimensions of inputs; None where a length is another."""
+    if value.shape is None:
+        return None
+    dims = (dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    found = tuple(dim for dim in dims if dim is not None and (isinstance(dim, int) or dim in sizes))
+    return found if len(found) == len(value.shape) else None
+
+
+def _static(value: ir.Value) -> Shape | None:
+    """The shape that is said of a value; None where a length is open."""
+    return value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
 
 
 def _is_contradicted(value: ir.Value, seen: Mapping[str, Shape]) -> bool:
     """Whether a run showed another shape than the one that is said."""
-    is_said = value.shape is not None and value.shape.is_static() and value.name in seen
-    return is_said and present(value.shape, "a shape that is said").numpy() != seen[value.name or ""]
+    said = _static(value)
+    return said is not None and seen.get(value.name or "", said) != said
 
 
 def _begins(node: ir.Node, from_values: Collection[str]) -> bool:

@@ -20,6 +20,7 @@ from remat_cli.onnx_io.read.layout_scene import whole_names
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.onnx_io.sizes.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
 from remat_cli.onnx_io.write.gates import GatedOps, LayoutGates, Scene, add_gates, newly_lone_reads
 from remat_cli.onnx_io.write.markers import BESIDE
@@ -98,17 +99,19 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
             numbers[made] = numbers[before[0]] if before else len(numbers)
     named = ((graph.tensors[tensor].name, number) for tensor, number in numbers.items())
     groups = {name: number for name, number in named if name not in left_out}
-    open_axes = None
+    open_axes, unsure = None, frozenset[int]()
     if scene.layout is not None:
-        open_axes = frozenset({0})
+        open_axes, from_values = frozenset({0}), value_lengths(model)
         # Those as one whose values are added or multiplied: only of such is known that shapes agree.
         merged = dict(groups)
         for draft in gated_ops.drafts:
-            if draft.op_type in ("Add", "Sum", "Mul") and all(name in merged for name in draft.reads):
+            is_sum = draft.op_type in ("Add", "Sum", "Mul") and from_values.keys().isdisjoint(draft.reads)
+            if is_sum and all(name in merged for name in draft.reads):
                 same = {merged[name] for name in (*draft.reads, *draft.makes) if name in merged}
                 merged = {name: min(same) if each in same else each for name, each in merged.items()}
         groups = merged
-    shapes, known = free_shapes(Canvas(model, types, groups, open_axes), infer)
+        unsure = frozenset(groups[name] for name in from_values if name in groups)
+    shapes, known = free_shapes(Canvas(model, types, groups, open_axes, unsure), infer)
     declare(model, shapes)
     return Released(model, gated_ops, observed, known)
 
