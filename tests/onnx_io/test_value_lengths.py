@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.sizes.value_lengths import value_lengths
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths, value_ranks
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 
@@ -181,6 +181,36 @@ def test_what_a_run_contradicts_is_not_believed():
         node.outputs[0].shape = ir.Shape([8, 4])
     assert value_lengths(model, {"rows": (8, 4), "more": (8, 4)}) == {}
     assert list(value_lengths(model, {"rows": (3, 4), "more": (3, 4)})) == ["rows", "more", "y"]
+
+
+def test_dimensions_that_come_and_go_by_values_are_found():
+    text = """(float[8, 4] x, bool[8] m, int64[k] axes) => (float[a] y, float[b] z, float[c] flat)
+        <int64[1] one = {1}, int64[1] rest = {-1}> {
+        rows = Compress<axis = 0>(x, m)
+        sum = ReduceSum<keepdims = 1>(rows, one)
+        named = Squeeze(sum, one)
+        some = Squeeze(sum)
+        y = Exp(some)
+        shape = Shape(rows)
+        flat = Reshape(y, rest)
+        found = NonZero(m)
+        listed = Reshape(found, rest)
+        z = Reshape(x, listed)
+    }"""
+    model = ir.from_proto(parser.parse_model(HEAD + text))
+    assert value_ranks(model) == {"some", "y", "z"}
+
+
+@pytest.mark.parametrize(("other", "is_ranked"), [("8, 4", False), ("4, 4", False), ("32", True)])
+def test_bodies_may_make_more_or_fewer_dimensions(other, is_ranked):
+    text = f"""(float[8, 4] x, bool which) => (float[a, b] z) {{
+        y = If (which) <
+            then_branch = one () => (float[8, 4] p) {{ p = Exp(x) }},
+            else_branch = two () => (float[{other}] q) {{ q = Neg(x) }}
+        >
+        z = Sin(y)
+    }}"""
+    assert value_ranks(ir.from_proto(parser.parse_model(HEAD + text))) == ({"y", "z"} if is_ranked else set())
 
 
 def chooser(path: Path) -> Path:

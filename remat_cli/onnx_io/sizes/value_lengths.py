@@ -98,6 +98,32 @@ def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType(
     return found
 
 
+RANKED: Final = frozenset({"Flatten", "Shape", "Size", "NonZero", "Reshape", "NonMaxSuppression"})
+"""Ops whose results have as many dimensions, whatever they read."""
+
+
+def value_ranks(model: ir.Model) -> frozenset[str]:
+    """Tensors of the main graph that have more or fewer dimensions by values.
+
+    A Squeeze that names no axes drops whatever has the length of one, a Reshape makes as many as are listed.
+    """
+    lengths, found = value_lengths(model), set[str]()
+    for node in model.graph:
+        first, second = (*(value.name if value else "" for value in node.inputs[:2]), "", "")[:2]
+        is_squeezed = node.op_type == "Squeeze" and first in lengths and not second and "axes" not in node.attributes
+        is_listed = node.op_type == "Reshape" and second in lengths
+        goes_on = node.op_type not in RANKED and not found.isdisjoint(_reads(node))
+        if is_squeezed or is_listed or goes_on or (node.op_type == "If" and _has_ranks(node)):
+            found.update(_makes(node))
+    return frozenset(found)
+
+
+def _has_ranks(node: ir.Node) -> bool:
+    """Whether the bodies of an If make one thing with more or fewer dimensions."""
+    made = zip(*(body.outputs for body in subgraphs(node)), strict=True)
+    return any(len({None if value.shape is None else len(value.shape) for value in each}) > 1 for each in made)
+
+
 def _is_known(value: ir.Value, node: ir.Node, sizes: Collection[str]) -> bool:
     """Whether the runtime knows a shape before a run, so that no value changes it.
 
