@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.sizes.value_lengths import value_lengths, value_ranks
+from remat_cli.onnx_io.sizes.value_lengths import lengths_leave_inputs, value_lengths, value_ranks
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 
@@ -211,6 +211,43 @@ def test_bodies_may_make_more_or_fewer_dimensions(other, is_ranked):
         z = Sin(y)
     }}"""
     assert value_ranks(ir.from_proto(parser.parse_model(HEAD + text))) == ({"y", "z"} if is_ranked else set())
+
+
+LISTED = """(float[8, 4] x, int64[2] shape, int64 axis, float[4] w) => (float[a, b] y)
+    <int64[2] shape = {{-1, 8}}, int64 axis = {{1}}, float[4] w = {{1, 2, 3, 4}}{more}> {{
+    both = Concat<axis = 0>(shape)
+    held = Mul(x, w)
+    sums = CumSum(held, axis)
+    y = Reshape(sums, both)
+}}"""
+
+
+def test_of_weights_that_are_all_inputs_those_that_say_lengths_leave():
+    """As exporters list them that had to before IR version 4; numbers to compute with may still be given."""
+    graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=""))).graph
+    lengths_leave_inputs(graph)
+    assert [value.name for value in graph.inputs] == ["x", "axis", "w"]
+    assert "shape" in graph.initializers
+
+
+def test_where_a_model_has_constants_too_its_defaults_are_for_callers():
+    graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=", float own = {1}"))).graph
+    lengths_leave_inputs(graph)
+    assert [value.name for value in graph.inputs] == ["x", "shape", "axis", "w"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_who_gives_another_length_to_such_a_file_is_refused_at_the_door(tmp_path, capsys):
+    """No plan knows of it, so that tiles could be wrong."""
+    model, output = tmp_path / "listed.onnx", tmp_path / "out.onnx"
+    onnx.save(parser.parse_model(HEAD + LISTED.format(more="")), model)
+    assert main(["compile", str(model), "--budget", "100%", "--verify", "fast", "-q", "-o", str(output)]) == 0
+    original, ours = (ort.InferenceSession(str(path)) for path in (model, output))
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    for feeds in ({"x": x}, {"x": x, "w": np.zeros(4, np.float32)}, {"x": x, "axis": np.array(0)}):
+        assert np.array_equal(original.run(None, feeds)[0], ours.run(None, feeds)[0])
+    with pytest.raises(Exception, match="shape"):
+        ours.run(None, {"x": x, "shape": np.array([4, 8])})
 
 
 def chooser(path: Path) -> Path:

@@ -213,7 +213,8 @@ class Loops:
         view = self._view(picked.model, types)
         apart = with_ops_apart(view, dims, self._known_costs, int(least_bytes), self._family.least)
         dims, types = {**dims, **apart.dims}, {**types, **apart.types}
-        opened = with_open_shapes(apart.model, dims, self._family, large)
+        sure = {name: each for name, each in dims.items() if name not in from_values}
+        opened = with_open_shapes(apart.model, sure, self._family, large)
         types = {**types, **opened.types}
         view = self._view(opened.model, types)
         with self.task.clock.running():

@@ -118,6 +118,40 @@ def value_ranks(model: ir.Model) -> frozenset[str]:
     return frozenset(found)
 
 
+def lengths_leave_inputs(graph: ir.Graph) -> None:
+    """Take numbers that say lengths out of the inputs of a graph that lists all its weights there, in place.
+
+    Exporters before IR version 4 had to list them, and some do since. That a caller would give others is for show, and
+    another length of what is inside would be one of which no plan knows: whoever gives one is refused at the door.
+    """
+    weights = graph.initializers.values()
+    if all(map(_is_count, weights)) or not all(value.is_graph_input() for value in weights):
+        return
+    waiting = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in _told(node)]
+    met = set(waiting)
+    while waiting:
+        value = waiting.pop()
+        maker = value.producer()
+        more = () if maker is None or maker.op_type in MEASURES else maker.inputs
+        new = {each for each in more if each is not None and _is_count(each)} - met
+        met |= new
+        waiting += new
+    graph.inputs[:] = [value for value in graph.inputs if value not in met or value.name not in graph.initializers]
+
+
+def _told(node: ir.Node) -> list[ir.Value]:
+    """What an op reads that says lengths."""
+    places = LENGTHS.get(node.op_type, ())
+    return [value for at, value in enumerate(node.inputs) if at in places and value is not None]
+
+
+def _is_count(value: ir.Value) -> bool:
+    """Whether a value is computed, or is a constant of whole numbers."""
+    return (
+        value.const_value is None or value.const_value.dtype.is_integer() or value.const_value.dtype == ir.DataType.BOOL
+    )
+
+
 def _has_ranks(node: ir.Node) -> bool:
     """Whether the bodies of an If make one thing with more or fewer dimensions."""
     made = zip(*(body.outputs for body in subgraphs(node)), strict=True)
@@ -161,9 +195,7 @@ def _begins(node: ir.Node, from_values: Collection[str]) -> bool:
     """Whether lengths of what an op makes depend on values that it reads, whatever lengths it reads."""
     if node.op_type in FINDERS and any(name in from_values for name in _reads(node)):
         return True
-    places = LENGTHS.get(node.op_type, ())
-    told = (value for at, value in enumerate(node.inputs) if at in places and value is not None)
-    return any(value.name in from_values for value in told) or _is_begun_within(node, from_values)
+    return any(value.name in from_values for value in _told(node)) or _is_begun_within(node, from_values)
 
 
 def _is_begun_within(node: ir.Node, from_values: Collection[str]) -> bool:

@@ -18,7 +18,6 @@ from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.profile import OpCost
 from remat_cli.core.values.sizes import Dim, SizeFamily, number, product_of
-from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.read.normalise import names_in
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.known_numbers import asked_lengths
@@ -104,7 +103,7 @@ def _open_of(
         return {}
     source, shape, made = node.inputs[0], node.inputs[1], node.outputs[0].name or ""
     before, after = dims.get((source and source.name) or ""), dims.get(made)
-    if shape is None or fixed_value(shape) is not None or before is None or after is None or made not in large:
+    if shape is None or shape.const_value is not None or before is None or after is None or made not in large:
         return {}
     varying = [axis for axis, dim in enumerate(after) if dim.terms]
     if rest_or_repeated == REPEATED:

@@ -62,11 +62,11 @@ class OpView:
     """A node with the static shapes of its inputs and outputs by position (None: left out).
 
     `opset` is the version of the node's own domain. `weights` tells by position which inputs are constants, `defaults`
-    which of the others have a value unless a caller gives one. `threads` is the most threads that may share an op: bits
-    hold for any number up to it, but for ops that share out packets of elements, for which they hold with
-    `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in another order than the whole, and
-    zeros may have the other sign. `at_one_size`: it will run at these sizes only, so that a shape that is computed from
-    sizes is as well said. `is_portable`: other kinds of processors than this one will run it too.
+    which of these are inputs of the model too, so that a caller may give others. `threads` is the most threads that may
+    share an op: bits hold for any number up to it, but for ops that share out packets of elements, for which they hold
+    with `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in another order than the whole,
+    and zeros may have the other sign. `at_one_size`: it will run at these sizes only, so that a shape that is computed
+    from sizes is as well said. `is_portable`: other kinds of processors than this one will run it too.
     """
 
     node: ir.Node
@@ -101,7 +101,7 @@ class OpView:
 
     def is_packed(self, position: int) -> bool:
         """Whether the runtime may pack an input beforehand: a constant for which no caller may give another."""
-        return self.weights[position]
+        return self.weights[position] and not any(self.defaults[position : position + 1])
 
     def integer(self, name: str, default: int) -> int:
         """An integer attribute."""

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import Graph, Tensor, TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
-from remat_cli.onnx_io.read.interface import dims_of, fixed_value
+from remat_cli.onnx_io.read.interface import dims_of
 from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.onnx_io.write.assemble import element_types
@@ -81,7 +81,7 @@ class ModelView:
                 node=node,
                 inputs=tuple(self._shape(value) for value in node.inputs),
                 outputs=tuple(self._shape(value) for value in node.outputs),
-                weights=tuple(fixed_value(value) is not None for value in node.inputs),
+                weights=tuple(value is not None and value.const_value is not None for value in node.inputs),
                 opset=node.version or versions.get(node.domain, 1),
                 threads=self.threads,
                 may_reassociate=self.may_reassociate,
