@@ -310,7 +310,7 @@ def _may_be_watched(read: ReadModel, original: Original, conditions: Conditions)
 
 def _notes_on_lengths(reference: Any, graph: Graph) -> tuple[str, ...]:
     """That some lengths depend on values, if any do, and up to which lengths promises then hold."""
-    origins = value_lengths(reference)
+    origins = value_lengths(reference, {tensor.name: tensor.shape for tensor in graph.tensors})
     first: dict[str, Tensor] = {}
     for tensor in graph.tensors:
         if tensor.name in origins:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.sizes.value_lengths import value_lengths
+from remat_cli.onnx_io.sizes.value_lengths import lengths_leave_inputs, value_lengths, value_ranks
 from remat_cli.splitting.tiles.view import ModelView
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
@@ -76,6 +76,179 @@ def test_the_shape_of_what_has_such_a_length_is_a_value():
 def test_constants_that_are_looked_through_are_known():
     text = "(float[n] x) => (int64[1, k] y) <float[3] w = {0, 1, 2}> { y = NonZero(w) }"
     assert origins(text) == {}
+
+
+def test_axes_that_are_values_make_other_lengths():
+    """Along which axis a reduction goes says which length is one afterwards."""
+    text = """(float[2, 3] x, int64[1] axis, int64[1] new) => (float[a, b] y, float[c, d, e] z) {
+        sum = ReduceSum<keepdims = 1>(x, axis)
+        y = Neg(sum)
+        z = Unsqueeze(x, new)
+    }"""
+    assert origins(text) == {"sum": "ReduceSum", "y": "ReduceSum", "z": "Unsqueeze"}
+
+
+def test_defaults_are_values_that_a_caller_may_change():
+    text = """(float[8, 4] x, int64[1] end) => (float[n, 4] y) <int64[1] end = {8}, int64[1] start = {0}> {
+        rows = Slice(x, start, end)
+        y = Exp(rows)
+    }"""
+    assert origins(text) == dict.fromkeys(("rows", "y"), "Slice")
+
+
+@pytest.mark.parametrize(
+    ("rows", "other", "is_found"),
+    [("8", "8", False), ("8", "4", True), ("8", "n", True), ("m", "m", False), ("m", "n", True), ("m", "8", True)],
+)
+def test_of_bodies_that_make_one_shape_it_is_no_matter_which_runs(rows, other, is_found):
+    text = f"""(float[{rows}, 4] x, bool which) => (float[a, b] z) {{
+        y = If (which) <
+            then_branch = one () => (float[{rows}, 4] p) {{ p = Exp(x) }},
+            else_branch = two () => (float[{other}, 4] q) {{ q = Neg(x) }}
+        >
+        z = Sin(y)
+    }}"""
+    assert origins(text) == ({"y": "If", "z": "If"} if is_found else {})
+
+
+def test_a_random_number_is_a_value():
+    text = """(float[8, 4] x) => (float[n, 4] y) <int64[1] start = {0}> {
+        drawn = RandomUniform<shape = [1], low = 1.0, high = 8.0, seed = 1.0>()
+        end = Cast<to = 7>(drawn)
+        y = Slice(x, start, end)
+    }"""
+    assert origins(text) == {"y": "Slice"}
+
+
+LOOP = """(float[8, 4] x, int64[1] end, int64 limit) => (float[n, 4] y, float[t, 8, 4] rows)
+    <int64 turns = {{6}}, bool yes = {{1}}, int64[1] start = {{0}}> {{
+    y, rows = Loop (turns, yes, x) <body = inner (int64 i, bool goes, float[a, b] held)
+        => (bool again, float[c, d] next, float[e, f] row) {{ {body} }}>
+}}"""
+
+
+def test_a_loop_that_ends_by_a_value_makes_more_or_fewer_rows():
+    body = "again = Less(i, limit) next = Neg(held) row = Exp(x)"
+    assert origins(LOOP.format(body=body)) == dict.fromkeys(("y", "rows"), "Loop")
+
+
+def test_a_loop_that_cuts_by_a_value_makes_other_lengths():
+    body = "again = Identity(goes) next = Slice(x, start, end) row = Exp(x)"
+    assert origins(LOOP.format(body=body)) == dict.fromkeys(("y", "rows"), "Loop")
+
+
+def test_a_loop_that_counts_its_turns_has_the_lengths_that_sizes_give_it():
+    """How often it runs, and which turn it is, are no values; what it computes with is of no account."""
+    body = "again = Identity(goes) next = Neg(held) row = Exp(held)"
+    assert origins(LOOP.format(body=body)) == {}
+
+
+def test_what_a_turn_hands_to_the_next_may_be_a_value():
+    """The state is a number of the model until the first turn is over."""
+    text = """(float[8, 4] x) => (float[1] y, float[t, n, 4] rows)
+        <int64 turns = {6}, bool yes = {1}, int64[1] start = {0}, float[1] one = {1}> {
+        y, rows = Loop (turns, yes, one) <body = inner (int64 i, bool goes, float[1] held)
+            => (bool again, float[1] next, float[e, f] row) {
+            again = Identity(goes)
+            end = Cast<to = 7>(held)
+            row = Slice(x, start, end)
+            most = ReduceMax<keepdims = 0>(x)
+            next = Add(held, most)
+        }>
+    }"""
+    assert origins(text)["rows"] == "Loop"
+
+
+def test_what_a_file_says_of_the_length_of_what_is_found_is_not_believed():
+    """Exporters write down what a trace found."""
+    text = """(float[n] x) => (float[1, 5] y) <float[1] nought = {0}, int64[1] rest = {-1}> {
+        found = NonZero(x)
+        y = Cast<to = 1>(found)
+    }"""
+    model = ir.from_proto(parser.parse_model(HEAD + text))
+    for node in model.graph:
+        node.outputs[0].shape = ir.Shape([1, 5])
+    assert list(value_lengths(model)) == ["found", "y"]
+
+
+def test_what_a_run_contradicts_is_not_believed():
+    text = """(float[8, 4] x, int64[1] end) => (float[n, 4] y) <int64[1] start = {0}> {
+        rows = Slice(x, start, end)
+        more = Exp(rows)
+        y = Neg(more)
+    }"""
+    model = ir.from_proto(parser.parse_model(HEAD + text))
+    for node in list(model.graph)[:2]:
+        node.outputs[0].shape = ir.Shape([8, 4])
+    assert value_lengths(model, {"rows": (8, 4), "more": (8, 4)}) == {}
+    assert list(value_lengths(model, {"rows": (3, 4), "more": (3, 4)})) == ["rows", "more", "y"]
+
+
+def test_dimensions_that_come_and_go_by_values_are_found():
+    text = """(float[8, 4] x, bool[8] m, int64[k] axes) => (float[a] y, float[b] z, float[c] flat)
+        <int64[1] one = {1}, int64[1] rest = {-1}> {
+        rows = Compress<axis = 0>(x, m)
+        sum = ReduceSum<keepdims = 1>(rows, one)
+        named = Squeeze(sum, one)
+        some = Squeeze(sum)
+        y = Exp(some)
+        shape = Shape(rows)
+        flat = Reshape(y, rest)
+        found = NonZero(m)
+        listed = Reshape(found, rest)
+        z = Reshape(x, listed)
+    }"""
+    model = ir.from_proto(parser.parse_model(HEAD + text))
+    assert value_ranks(model) == {"some", "y", "z"}
+
+
+@pytest.mark.parametrize(("other", "is_ranked"), [("8, 4", False), ("4, 4", False), ("32", True)])
+def test_bodies_may_make_more_or_fewer_dimensions(other, is_ranked):
+    text = f"""(float[8, 4] x, bool which) => (float[a, b] z) {{
+        y = If (which) <
+            then_branch = one () => (float[8, 4] p) {{ p = Exp(x) }},
+            else_branch = two () => (float[{other}] q) {{ q = Neg(x) }}
+        >
+        z = Sin(y)
+    }}"""
+    assert value_ranks(ir.from_proto(parser.parse_model(HEAD + text))) == ({"y", "z"} if is_ranked else set())
+
+
+LISTED = """(float[8, 4] x, int64[2] shape, int64 axis, float[4] w) => (float[a, b] y)
+    <int64[2] shape = {{-1, 8}}, int64 axis = {{1}}, float[4] w = {{1, 2, 3, 4}}{more}> {{
+    both = Concat<axis = 0>(shape)
+    held = Mul(x, w)
+    sums = CumSum(held, axis)
+    y = Reshape(sums, both)
+}}"""
+
+
+def test_of_weights_that_are_all_inputs_those_that_say_lengths_leave():
+    """As exporters list them that had to before IR version 4; numbers to compute with may still be given."""
+    graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=""))).graph
+    lengths_leave_inputs(graph)
+    assert [value.name for value in graph.inputs] == ["x", "axis", "w"]
+    assert "shape" in graph.initializers
+
+
+def test_where_a_model_has_constants_too_its_defaults_are_for_callers():
+    graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=", float own = {1}"))).graph
+    lengths_leave_inputs(graph)
+    assert [value.name for value in graph.inputs] == ["x", "shape", "axis", "w"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_who_gives_another_length_to_such_a_file_is_refused_at_the_door(tmp_path, capsys):
+    """No plan knows of it, so that tiles could be wrong."""
+    model, output = tmp_path / "listed.onnx", tmp_path / "out.onnx"
+    onnx.save(parser.parse_model(HEAD + LISTED.format(more="")), model)
+    assert main(["compile", str(model), "--budget", "100%", "--verify", "fast", "-q", "-o", str(output)]) == 0
+    original, ours = (ort.InferenceSession(str(path)) for path in (model, output))
+    x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    for feeds in ({"x": x}, {"x": x, "w": np.zeros(4, np.float32)}, {"x": x, "axis": np.array(0)}):
+        assert np.array_equal(original.run(None, feeds)[0], ours.run(None, feeds)[0])
+    with pytest.raises(Exception, match="shape"):
+        ours.run(None, {"x": x, "shape": np.array([4, 8])})
 
 
 def chooser(path: Path, rows: int = 20_000) -> Path:

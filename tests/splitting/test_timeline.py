@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from remat_cli.core.schedule.plan import Schedule
 from remat_cli.core.schedule.simulate import simulate
+from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.timeline import TensorTimeline, owner_of
 from tests.helpers import free_problem
 from tests.splitting.random_models import Sketch, image_models, transformer_models
-from tests.splitting.split_case import make_case
+from tests.splitting.split_case import Case, check_same, make_case
+from tests.splitting.test_propose import proposer, share
 
 
 def samples():
@@ -170,3 +174,45 @@ def test_beside_a_region_that_finds_just_what_it_needs_nothing_is_held(data):
     assert around.dying == {n for n in read if view.tensors[n].producer not in (None, *inside)}
     assert len(case.needy.width_bytes) == count + 1
     assert all(width >= 0 for width in case.needy.width_bytes)
+
+
+def chooser() -> Case:
+    """A wide layer, then an If, whose bodies alone read what it made."""
+    sketch = Sketch(np.random.default_rng(0))
+    x = sketch.input("x", (256, 32))
+    wide = sketch.add("MatMul", [x, sketch.weight(32, 256)], (256, 256))
+    narrow = sketch.add("MatMul", [sketch.add("Erf", [wide], (256, 256)), sketch.weight(256, 32)], (256, 32))
+    flag = sketch.add("Greater", [sketch.input("s", (1,)), sketch.constant(np.zeros(1, np.float32))], (1,))
+    bodies = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op_type, [narrow], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, (256, 32))],
+        )
+        for name, op_type in (("then", "Sin"), ("else", "Erf"))
+    }
+    chosen = sketch.add("If", [flag], (256, 32), **bodies)
+    return make_case(sketch.sample([sketch.add("Neg", [chosen], (256, 32))]))
+
+
+def test_what_bodies_read_from_outside_is_needed():
+    """In the order of needs, too, an op stands behind what its bodies read, which is made."""
+    case = chooser()
+    choosing = next(op for op, each in enumerate(case.view.graph.ops) if each.op_type == "If")
+    (inside,) = {name for name in case.view.needs[choosing] if case.view.tensors[name].shape == (256, 32)}
+    assert inside not in case.view.reads[choosing]
+    order = case.needy.order
+    assert sorted(order) == list(range(len(case.view.graph.ops)))
+    assert order.index(case.view.tensors[inside].producer) < order.index(choosing)
+    assert inside in case.needy.surroundings(order.index(choosing), len(order)).dying
+
+
+@pytest.mark.parametrize("percent", [90, 60, 30])
+def test_tiles_of_what_bodies_read_from_outside_are_joined_for_them(percent):
+    case = chooser()
+    looking, free_bytes = proposer(case), share(case, percent)
+    found = [*looking.propose(free_bytes), *looking.propose_needy(free_bytes)]
+    assert {each.form for each in found} >= {"needy"}
+    for each in found:
+        check_same(case, case.lean(split_model(each.view, each.order, each.parts)), each.form)

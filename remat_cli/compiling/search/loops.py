@@ -38,6 +38,7 @@ from remat_cli.core.values.family import told
 from remat_cli.core.values.profile import OpCost, Profile
 from remat_cli.core.values.sizes import SizeFamily, SizeRange
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.onnx_io.write.opset import BOUNDS_SINCE, opset_of, with_computed_bounds
 from remat_cli.splitting.loops.batch_regions import batches_of, find_batches
 from remat_cli.splitting.loops.expands import without_expands
@@ -194,8 +195,10 @@ class Loops:
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
             reference = with_sequences(prepared, self.task.request.conditions, self.task.work)
         reference = reference or with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
-        lean = with_known_shapes(without_expands(reference, dims), dims, self._family)
-        lean = with_taken_branches(with_known_numbers(lean, dims))
+        from_values = value_lengths(reference)
+        sure = {name: each for name, each in dims.items() if name not in from_values}
+        lean = with_known_shapes(without_expands(reference, sure), sure, self._family)
+        lean = with_taken_branches(with_known_numbers(lean, sure))
         least_bytes, tensors = LEAST_SHARE * self.task.question.baseline.peak, prepared.graph.tensors
         large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes}
         most = prepared.conditions.dims
@@ -210,7 +213,8 @@ class Loops:
         view = self._view(picked.model, types)
         apart = with_ops_apart(view, dims, self._known_costs, int(least_bytes), self._family.least)
         dims, types = {**dims, **apart.dims}, {**types, **apart.types}
-        opened = with_open_shapes(apart.model, dims, self._family, large)
+        sure = {name: each for name, each in dims.items() if name not in from_values}
+        opened = with_open_shapes(apart.model, sure, self._family, large)
         types = {**types, **opened.types}
         view = self._view(opened.model, types)
         with self.task.clock.running():

@@ -121,6 +121,11 @@ def outputs_of(model: ir.Model) -> tuple[str, ...]:
     return tuple(value.name or "" for value in model.graph.outputs)
 
 
+def fixed_value(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """What a value always is: a constant, but none that is an input too, for which a caller may give another."""
+    return None if value is None or value.is_graph_input() else value.const_value
+
+
 def is_bound(value: ir.Value) -> bool:
     """Whether the shape of a value is made of numbers only."""
     return value.shape is not None and all(isinstance(dim, int) for dim in value.shape)

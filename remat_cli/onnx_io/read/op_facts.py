@@ -160,4 +160,4 @@ def may_train(node: ir.Node) -> bool:
     mode = node.inputs[2] if len(node.inputs) > 2 else None
     if mode is None:
         return False
-    return mode.const_value is None or bool(mode.const_value.numpy().any())
+    return mode.const_value is None or mode.is_graph_input() or bool(mode.const_value.numpy().any())

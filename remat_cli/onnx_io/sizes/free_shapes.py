@@ -28,13 +28,15 @@ class Canvas:
     """A model without shapes inside, and what is known of its values.
 
     `types` are those of all values by name; `groups` numbers the values made by ops such that those in one group have
-    one shape, known or not. Dimensions but those on `open_axes` are to be declared as they are (None: none is).
+    one shape, known or not. Dimensions but those on `open_axes` are to be declared as they are (None: none is), and
+    none of groups that are `unsure`, whose lengths depend on values.
     """
 
     model: ir.Model
     types: Mapping[str, TensorType]
     groups: Mapping[str, int]
     open_axes: frozenset[int] | None = None
+    unsure: frozenset[int] = frozenset()
 
 
 def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str, Dims]]:
@@ -48,7 +50,8 @@ def free_shapes(canvas: Canvas, infer: Infer) -> tuple[dict[str, Dims], dict[str
         shapes: dict[str, Dims] = {}
         for name, group in canvas.groups.items():
             dims, axes = canvas.types[name].shape, proved.get(group, frozenset())
-            hidden = range(len(dims)) if canvas.open_axes is None else canvas.open_axes
+            is_all_hidden = canvas.open_axes is None or group in canvas.unsure
+            hidden = range(len(dims)) if is_all_hidden else canvas.open_axes or ()
             told = (axis in axes or axis not in hidden for axis in range(len(dims)))
             shapes[name] = tuple(
                 dim if is_told else f"r{group}d{axis}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from remat_cli.base.errors import ModelError
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.gate_form import GateForm
 from remat_cli.onnx_io.read.normalise import fresh_name
@@ -15,6 +16,10 @@ from remat_cli.onnx_io.write.assemble import Draft
 FIRST_OPSET_WITH_AXES_INPUT = 13
 FIRST_OPSET_WITH_WHOLE_PRODUCTS = 9  # MatMul takes integers
 SCALAR = TensorType("int64", ())
+UNHELD = (
+    "how many dimensions tensor '{}' has depends on values, so that the op that reads it cannot be held in a plan's "
+    "order before operator set 13: convert the model to 13 or newer"
+)
 # Element types that the runtime's Size takes; for others it would insert a conversion of the whole tensor.
 COUNTED_TYPES = frozenset(
     {"float", "double", "bool", "string", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
@@ -26,7 +31,8 @@ class HelperWriter:
     """Drafts while they are written.
 
     `known` are the types of all values that are no helpers' results, `opaque` those that are no tensors. Of those in
-    `told` the runtime knows the shape before they exist, or finds it elsewhere. `zeros` are constants to add (name to
+    `told` the runtime knows the shape before they exist, or finds it elsewhere; those that are `ranked_by_values` may
+    have more or fewer dimensions in another run. `zeros` are constants to add (name to
     shape), `types` those of the helpers' results, `copiers` vectors of zeros of unknown length, by their length, and
     `noughts` the last zeros of each length that wait for something.
     """
@@ -37,6 +43,7 @@ class HelperWriter:
     taken: set[str]
     form: GateForm = "size"
     told: Collection[str] = ()
+    ranked_by_values: set[str] = field(default_factory=set)
     drafts: list[Draft] = field(default_factory=list)
     zeros: dict[str, tuple[int, ...]] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
@@ -48,6 +55,10 @@ class HelperWriter:
         if token in self.opaque:
             return self.append(f"{prefix}/size", "SequenceLength", (token,), SCALAR)
         kind = self.type_of(token)
+        if token in self.ranked_by_values and (self.form == "shape" or kind.dtype not in COUNTED_TYPES):
+            # How many dimensions there are, which is a number however many there are.
+            dims = self.append(f"{prefix}/dims", "Shape", (token,), TensorType("int64", (len(kind.shape),)))
+            return self.append(f"{prefix}/rank", "Size", (dims,), SCALAR)
         if self.form == "shape" and kind.shape and self.opset >= FIRST_OPSET_WITH_WHOLE_PRODUCTS:
             # The token's shape, or that of a view of it; how many elements none of it are, before there can be views.
             rank = len(kind.shape)
@@ -82,6 +93,8 @@ class HelperWriter:
         if self.view_type == "Unsqueeze":
             return "Unsqueeze", self._nought(f"{prefix}/axes", counter, 0)
         rank = len(self.type_of(value).shape)
+        if value in self.ranked_by_values:
+            raise ModelError(UNHELD.format(value))
         if self.form == "shape":
             return "Reshape", self._nought(f"{prefix}/shape", counter, rank)
         zeros = self._free_zeros(prefix, counter, rank)

@@ -116,7 +116,8 @@ class Scene:
     `apart` lists for some steps the values that a gate must separate from it, lest the runtime fuse maker and reader.
     `inputs` and `outputs` are those of the model. Of values in `told` the runtime knows the shape before they exist, or
     finds it elsewhere, which matters to gates of the form `shape` only. All steps wait for the `guard`.
-    `layout`: sessions are to make a layout in blocks of it.
+    `layout`: sessions are to make a layout in blocks of it. Lengths of `unsure` values are others in other runs; so is
+    how many dimensions those have that are `ranked_by_values`.
     """
 
     steps: tuple[Draft, ...]
@@ -133,6 +134,8 @@ class Scene:
     told: frozenset[str] = frozenset()
     guard: Guard | None = None
     layout: LayoutGates | None = None
+    unsure: frozenset[str] = frozenset()
+    ranked_by_values: frozenset[str] = frozenset()
 
     @property
     def guarded(self) -> int | None:
@@ -163,7 +166,9 @@ def write_gates(scene: Scene, gated: Collection[int]) -> GatedOps:
     gate reads it), and at Identity, QuantizeLinear and DequantizeLinear, which the runtime removes, moves or copies.
     """
     last_reads = {name: number for number, step in enumerate(scene.steps) for name in step.all_reads}
-    writer = HelperWriter(scene.types, scene.opaque, scene.opset, set(scene.taken), scene.form, scene.told)
+    writer = HelperWriter(
+        scene.types, scene.opaque, scene.opset, set(scene.taken), scene.form, scene.told, set(scene.ranked_by_values)
+    )
     gate_writer = _GateWriter(scene, last_reads, writer, gated)
     always = frozenset[int]() if scene.layout is None else scene.layout.entrances
     for number, step in enumerate(scene.steps):
@@ -250,6 +255,7 @@ class _GateWriter:
             kind = self.writer.type_of(value)
             passage.token = self.writer.append(f"{prefix}/value", op_type, (value, argument), kind)
             passage.new[name], passage.arguments[name] = passage.token, argument
+            self.writer.ranked_by_values.update({passage.token} if value in self.writer.ranked_by_values else ())
             self.gates += 1
 
     def _seal(self, step: Draft, passage: _Passage) -> None:
@@ -305,9 +311,10 @@ class _GateWriter:
         """
         inputs = [name for name in dict.fromkeys(step.reads) if name and name not in self.scene.opaque]
         inputs += [name for _, name in step.captured if name not in self.scene.opaque and name not in inputs]
+        loose = () if self.writer.view_type == "Unsqueeze" else self.scene.ranked_by_values
         computed = [name for name in inputs if name not in self.scene.weights]
         if computed:
-            return computed[0]
+            return next((name for name in computed if name not in loose), computed[0])
         if not inputs:
             raise RematError(f"op '{step.name}' reads nothing, so that it cannot be held in the plan's order")
         if step.domain == CONTRIB and self.scene.types[inputs[0]].dtype in WORKED_ON:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from remat_cli.core.schedule.graph import Graph, TensorType
 from remat_cli.onnx_io.read.checking import schema_of
 from remat_cli.onnx_io.read.default_order import subgraphs
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.read.op_facts import has_body
 from remat_cli.onnx_io.write.assemble import element_types
 
@@ -141,7 +142,8 @@ def _say_places_of_resize(graph: ir.Graph, node: ir.Node) -> None:
     """
     is_older = node.domain in ONNX_DOMAINS and node.op_type == "Resize" and len(node.inputs) == RESIZE_INPUTS
     scales = node.inputs[1] if is_older else None
-    if scales is None or scales.const_value is None or scales.const_value.numpy().min() < 1:
+    known = fixed_value(scales)
+    if scales is None or known is None or known.numpy().min() < 1:
         return
     node.attributes.update({each.name: each for each in ir.convenience.convert_attributes(OLD_PLACES)})
     node.resize_inputs(1)
@@ -199,9 +201,10 @@ def _takes_older_form(node: ir.Node, old: int, version: int) -> bool:
     for place in reversed(range(schema.max_input, len(node.inputs))):
         # Say a constant, the last input, as an attribute where a schema has one of its name.
         name, value = ATTRIBUTE_NAMES.get(names[place], names[place]), node.inputs[place]
-        if value is None or value.const_value is None or name not in schema.attributes:
+        constant = fixed_value(value)
+        if constant is None or name not in schema.attributes:
             return False
-        _give_attribute(node, name, value.const_value.numpy(), schema)
+        _give_attribute(node, name, constant.numpy(), schema)
         node.resize_inputs(place)
     places = [port.name for port in schema.inputs][: len(node.inputs)]
     is_whole = len(node.inputs) <= schema.max_input and places == names[: len(places)]
@@ -225,8 +228,9 @@ def _had_these_places(node: ir.Node, version: int) -> bool:
     if schema is None:
         return True
     node.op_type = "Upsample"
-    if scales.const_value is not None and "scales" in schema.attributes:
-        _give_attribute(node, "scales", scales.const_value.numpy(), schema)
+    known = fixed_value(scales)
+    if known is not None and "scales" in schema.attributes:
+        _give_attribute(node, "scales", known.numpy(), schema)
         node.resize_inputs(1)
     return len(node.inputs) <= schema.max_input
 

@@ -1,7 +1,7 @@
 """Writes a judged plan as a model that stock ONNX Runtime runs exactly so and that frees buffers in time."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,11 +15,12 @@ from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.gate_form import GateForm
 from remat_cli.core.values.profile import without_costs
 from remat_cli.onnx_io.read.default_order import captured_values
-from remat_cli.onnx_io.read.interface import Interface, fed_inputs, type_of
+from remat_cli.onnx_io.read.interface import Interface, fed_inputs, fixed_value, type_of
 from remat_cli.onnx_io.read.layout_scene import whole_names
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.read.to_graph import INPUTS, to_graph
 from remat_cli.onnx_io.sizes.free_shapes import Canvas, Dims, Infer, free_shapes, known_shapes
+from remat_cli.onnx_io.sizes.value_lengths import value_lengths, value_ranks
 from remat_cli.onnx_io.write.assemble import Draft, Parts, assemble, check_rewritten, declare, element_types
 from remat_cli.onnx_io.write.gates import GatedOps, LayoutGates, Scene, add_gates, newly_lone_reads
 from remat_cli.onnx_io.write.markers import BESIDE
@@ -98,17 +99,19 @@ def _settle(parts: Parts, scene: Scene, infer: Infer) -> Released:
             numbers[made] = numbers[before[0]] if before else len(numbers)
     named = ((graph.tensors[tensor].name, number) for tensor, number in numbers.items())
     groups = {name: number for name, number in named if name not in left_out}
-    open_axes = None
+    open_axes, unsure = None, frozenset[int]()
     if scene.layout is not None:
         open_axes = frozenset({0})
         # Those as one whose values are added or multiplied: only of such is known that shapes agree.
         merged = dict(groups)
         for draft in gated_ops.drafts:
-            if draft.op_type in ("Add", "Sum", "Mul") and all(name in merged for name in draft.reads):
+            is_sum = draft.op_type in ("Add", "Sum", "Mul") and scene.unsure.isdisjoint(draft.reads)
+            if is_sum and all(name in merged for name in draft.reads):
                 same = {merged[name] for name in (*draft.reads, *draft.makes) if name in merged}
                 merged = {name: min(same) if each in same else each for name, each in merged.items()}
         groups = merged
-    shapes, known = free_shapes(Canvas(model, types, groups, open_axes), infer)
+        unsure = frozenset(groups[name] for name in scene.unsure if name in groups)
+    shapes, known = free_shapes(Canvas(model, types, groups, open_axes, unsure), infer)
     declare(model, shapes)
     return Released(model, gated_ops, observed, known)
 
@@ -174,7 +177,9 @@ def rewrite(model: ir.Model, graph: Graph, plan: Plan, info: RewriteInfo, infer:
     steps, types = _steps(model, graph, plan, info.interface, taken)
     values = model.graph.initializers.items()
     own_weights = {name: value.const_value for name, value in values if value.const_value is not None}
-    steps, weights = free_reshapes(steps, own_weights, taken)
+    fixed = {name: tensor for name, tensor in own_weights.items() if fixed_value(model.graph.initializers[name])}
+    steps, opened = free_reshapes(steps, fixed, taken)
+    weights = own_weights | opened
     if info.guard is not None:
         weights.update(info.guard.weights)
     parts = Parts(model, info.interface, weights, _value_types(steps, types))
@@ -320,9 +325,17 @@ def _scene(
         taken=frozenset(taken),
         form=info.gates,
         told=frozenset((*parts.weights, *_fully_known(parts), *turned)),
+        unsure=_instances(value_lengths(parts.model), steps),
+        ranked_by_values=_instances(value_ranks(parts.model), steps),
         guard=info.guard,
         layout=None if info.layout is None else _layout_gates(steps, info.layout, parts),
     )
+
+
+def _instances(tensors: Collection[str], steps: Sequence[Draft]) -> frozenset[str]:
+    """All that steps make of some tensors of the model, by name."""
+    pairs = (zip(step.makes, step.source.outputs, strict=True) for step in steps if step.source is not None)
+    return frozenset(name for each in pairs for name, value in each if name and value.name in tensors)
 
 
 def _layout_gates(steps: tuple[Draft, ...], layout: WholeLayout, parts: Parts) -> LayoutGates:
@@ -358,12 +371,11 @@ def _value_types(steps: tuple[Draft, ...], types: Mapping[str, TensorType]) -> d
 def free_reshapes(
     steps: tuple[Draft, ...], weights: Mapping[str, ir.TensorProtocol], taken: set[str]
 ) -> tuple[tuple[Draft, ...], dict[str, ir.TensorProtocol]]:
-    """Replace fully known target shapes by ones with -1 in front, which mean the same; also the weights to use.
+    """Replace fully known target shapes by ones with -1 in front, which mean the same; also the weights that are new.
 
     So the runtime cannot know the shape of the result beforehand.
     """
-    all_weights = dict(weights)
-    opened: dict[str, str] = {}
+    opened, made = dict[str, str](), dict[str, ir.TensorProtocol]()
     new: list[Draft] = []
     for step in steps:
         is_reshape = step.op_type == "Reshape" and step.domain in ("", "ai.onnx") and len(step.reads) == 2
@@ -376,6 +388,6 @@ def free_reshapes(
             values = shape.numpy().copy()
             values[0] = -1
             opened[target] = fresh_name(f"{target}/remat_open", taken)
-            all_weights[opened[target]] = ir.tensor(values, name=opened[target])
+            made[opened[target]] = ir.tensor(values, name=opened[target])
         new.append(replace(step, reads=(data, opened[target])))
-    return tuple(new), all_weights
+    return tuple(new), made

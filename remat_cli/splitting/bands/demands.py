@@ -60,8 +60,8 @@ class _Demands:
     kept: dict[int, dict[int, Slab]] = field(default_factory=lambda: defaultdict(dict))
 
     def read_whole(self, op: int) -> None:
-        """Asks for all that an op in one piece reads."""
-        for name in self.view.reads[op]:
+        """Asks for all that an op in one piece reads, and its bodies do."""
+        for name in self.view.needs[op]:
             self._want_whole(name)
 
     def read_in_tiles(self, op: int) -> bool:

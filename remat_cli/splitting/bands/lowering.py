@@ -53,8 +53,9 @@ class _Lowering:
     def add(self, op: int) -> None:
         """Adds the steps of one op, and of what must be cut or joined for it."""
         if op not in self.banded.works:
-            names = [name for name in self.view.reads[op] if name in self.view.tensors]
-            reads = tuple(self._piece(name, None, op) for name in names)
+            read = [name for name in self.view.reads[op] if name in self.view.tensors]
+            inside = (name for name in self.view.needs[op] if name not in read)  # by its bodies
+            reads = tuple(self._piece(name, None, op) for name in (*read, *inside))
             made = tuple(Piece(name, name, None) for name in self.view.makes[op] if name)
             self._put(WholeStep(op, reads, made))
             return
@@ -85,7 +86,7 @@ class _Lowering:
         """By op, how many times something must be whole before it runs."""
         found: dict[int, int] = {}
         for op in self.order:
-            made = {self.view.tensors[name].producer for name in self.view.reads[op] if name in self.view.tensors}
+            made = {self.view.tensors[name].producer for name in self.view.needs[op]}
             found[op] = max((found[m] + self._waits(m, op) for m in made if m is not None), default=0)
         for op in reversed(self.order):  # what runs again does so for its readers
             if any(name in self.twins for name in self.view.makes[op]):

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from remat_cli.base.present import present
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import Dim, number, product_of
-from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.read.interface import dims_of, fixed_value
 from remat_cli.onnx_io.read.normalise import fresh_name, names_in
 from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.expands import drop_unread
@@ -107,11 +107,12 @@ def without_flattening(
 def _flattened(node: ir.Node, dims: Mapping[str, tuple[Dim, ...]]) -> Flattened | None:
     """The product that an op is, where Reshapes lay flat what it reads and fold what it makes."""
     matrix = node.inputs[1] if _is_product(node) else None
-    if matrix is None or matrix.const_value is None or len(dims_of(matrix.const_value)) != 2:
+    stored = fixed_value(matrix)
+    if matrix is None or stored is None or len(dims_of(stored)) != 2:
         return None
     is_turned = (turned := node.attributes.get("transB")) is not None and turned.as_int() != 0
-    rows, columns = dims_of(matrix.const_value)[:: -1 if is_turned else 1]
-    if node.op_type == "Gemm" and matrix.const_value.dtype != ir.DataType.FLOAT:
+    rows, columns = dims_of(stored)[:: -1 if is_turned else 1]
+    if node.op_type == "Gemm" and stored.dtype != ir.DataType.FLOAT:
         return None  # its kernels of other types are not those of MatMul
     added, listed = node.inputs[ADDED] if len(node.inputs) > ADDED else None, node.inputs[0]
     laid, folded = None if listed is None else listed.producer(), _only_reader(node)
@@ -160,7 +161,7 @@ def _bias(node: ir.Node, product: ir.Node) -> ir.Value | None:
 
 def _is_for_columns(added: ir.Value, columns: int) -> bool:
     """Whether what is added is constant, one number or one for each column."""
-    constant = added.const_value
+    constant = fixed_value(added)
     return constant is not None and dims_of(constant) in ((), (1,), (1, 1), (columns,), (1, columns))
 
 

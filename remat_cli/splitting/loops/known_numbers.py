@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.write.weights import weight_in
 from remat_cli.splitting.loops.expands import drop_unread
 
@@ -80,9 +81,9 @@ def known_numbers(graph: ir.Graph, dims: Mapping[str, tuple[Dim, ...]]) -> dict[
 
 def _given(value: ir.Value | None, found: Mapping[str, KnownNumbers]) -> KnownNumbers | None:
     """What an op reads, where it is a few integers."""
-    if value is None or value.const_value is None:
+    constant = fixed_value(value)
+    if constant is None:
         return None if value is None else found.get(value.name or "")
-    constant = value.const_value
     is_few = constant.dtype in WHOLE and constant.size <= MOST_NUMBERS
     return KnownNumbers(constant.numpy().astype(object), constant.dtype) if is_few else None
 

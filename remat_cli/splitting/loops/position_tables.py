@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from remat_cli.base.present import present
 from remat_cli.core.values.sizes import Dim
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.write.weights import new_weight
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.rules.record import ElementKind
@@ -195,7 +196,7 @@ def _is_worth_it(made: ir.Value, cone: Mapping[ir.Node, None], roots: Mapping[ir
 
 def _constant(value: ir.Value | None) -> Numbers | None:
     """A constant of one element."""
-    tensor = None if value is None else value.const_value
+    tensor = fixed_value(value)
     return np.asarray(tensor.numpy()) if tensor is not None and tensor.size == 1 else None
 
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.core.values.sizes import Dim, SizeFamily, number
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.read.normalise import names_in
 from remat_cli.splitting.loops.expands import drop_unread
 from remat_cli.splitting.loops.loop_values import SizeValues
@@ -90,7 +91,7 @@ def _beginning(node: ir.Node, rank: int) -> tuple[int, int] | None:
 
 
 def _number(value: ir.Value | None) -> int | None:
-    tensor = None if value is None else value.const_value
+    tensor = fixed_value(value)
     return int(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
@@ -99,7 +100,7 @@ def _behind_a_column(node: ir.Node) -> ir.Value | None:
     if (node.domain, node.op_type) == ("", "Concat"):
         return node.inputs[1] if len(node.inputs) == 2 else None  # along the columns, as its dimensions say
     mode = node.attributes.get("mode")
-    pads = None if len(node.inputs) < 2 or node.inputs[1] is None else node.inputs[1].const_value
+    pads = None if len(node.inputs) < 2 else fixed_value(node.inputs[1])
     is_pad = (node.domain, node.op_type) == ("", "Pad") and (mode is None or mode.as_string() == "constant")
     if not is_pad or pads is None or len(node.inputs) > 3:
         return None

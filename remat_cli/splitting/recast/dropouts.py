@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import TensorType
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.read.op_facts import ONNX
 from remat_cli.onnx_io.write.assemble import Draft
 from remat_cli.splitting.recast.recast import Recast, Rewrite, taken_apart
@@ -50,8 +51,8 @@ def can_be_apart(view: ModelView, op: int) -> bool:
 def _known(view: ModelView, op: int, place: int) -> npt.NDArray[Any] | None:
     """The constant that an op reads at a place; None where there is none."""
     given = view.nodes[op].inputs
-    value = given[place] if place < len(given) else None
-    return None if value is None or value.const_value is None else value.const_value.numpy()
+    constant = fixed_value(given[place]) if place < len(given) else None
+    return None if constant is None else constant.numpy()
 
 
 def number_of(view: ModelView) -> str | None:

@@ -147,6 +147,11 @@ def taken_apart(
     return rewrite.done(drafts)
 
 
+def _captured(node: ir.Node) -> tuple[tuple[str, str], ...]:
+    """What bodies of an op read from outside, each under its own name."""
+    return tuple((name, name) for value in captured_values(node) if (name := value.name or ""))
+
+
 @dataclass
 class Rewrite:
     """Drafts of another model; what is known of it grows with them.
@@ -210,7 +215,7 @@ class Rewrite:
     def unchanged(self, op: int) -> Draft:
         """An op as it is."""
         node = self.view.nodes[op]
-        captured = tuple((name, name) for value in captured_values(node) if (name := value.name or ""))
+        captured = _captured(node)
         self.costs[node.name or ""] = self.cast.costs[op]
         reads, makes = self.view.reads[op], self.view.makes[op]
         return Draft(node.name or "", node.op_type, reads, makes, node.domain, captured, node)
@@ -220,7 +225,10 @@ class Rewrite:
         node = self.view.nodes[op]
         name = self.name(f"{node.name}/again")
         makes = tuple(self.name(f"{result}/again") if result else "" for result in self.view.makes[op])
-        draft = Draft(name, node.op_type, self.view.reads[op], makes, node.domain, source=node).reading(made)
+        draft = Draft(
+            name, node.op_type, self.view.reads[op], makes, node.domain, captured=_captured(node), source=node
+        )
+        draft = draft.reading(made)
         for old, new in zip(self.view.makes[op], makes, strict=True):
             if old:
                 self.types[new], made[old] = self.types[old], new

@@ -9,6 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from remat_cli.onnx_io.read.copies import op_like
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.read.op_facts import has_body
 from remat_cli.splitting.loops.expands import drop_unread
 
@@ -63,6 +64,6 @@ def _condition(value: ir.Value | None) -> bool | None:
     compare = COMPARED.get(maker.op_type) if maker is not None and not maker.domain else None
     if maker is None or compare is None:
         return None
-    read = [None if each is None else each.const_value for each in maker.inputs]
+    read = [fixed_value(each) for each in maker.inputs]
     one, other = (None if each is None or each.size != 1 else each.numpy().item() for each in read)
     return None if one is None or other is None else bool(compare(one, other))

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.ort_rules.shares import PACKET, SHARES_PER_THREAD, is_all_packets
 from remat_cli.splitting.tiles.op_view import OpView, Slab, Sliced, broadcast_need, of_first
 
@@ -49,14 +50,17 @@ def _is_never_minus_zero(value: ir.Value | None, depth: int = MOST_BEHIND) -> bo
 
     What cancels out becomes +0 in a sum, as x + 3 does where x is -3.
     """
-    if value is None or value.const_value is not None:
-        array = None if value is None or value.const_value is None else value.const_value.numpy()
-        return array is not None and not np.any(np.signbit(array) & (array == 0))
+    if value is None:
+        return False
+    constant = fixed_value(value)
+    if constant is not None:
+        array = constant.numpy()
+        return not np.any(np.signbit(array) & (array == 0))
     node = value.producer()
     if node is None or node.domain not in ("", "ai.onnx") or depth == 0:
         return False
     if node.op_type in ("Add", "Sub"):
-        given = (read.const_value for read in node.inputs if read is not None)
+        given = map(fixed_value, node.inputs)
         return any(array is not None and bool(np.all(np.abs(array.numpy()) >= LEAST_SUMMAND)) for array in given)
     if node.op_type in ("Min", "Max"):
         return all(_is_never_minus_zero(read, depth - 1) for read in node.inputs)

@@ -375,10 +375,16 @@ def is_for_threads(domain: str, op_type: str) -> bool:
 
 def slice_op(op: OpView, slab: Slab) -> Sliced | None:
     """The op cut down to make a slab of its outputs, or to add up some positions; None where no rule can."""
+    adding = added_up(op) if slab.axis == SUMMED else None
     if slab.axis != SUMMED:
-        return rule_of(*op.key).cut(op, slab)
-    adding = added_up(op)
-    return None if adding is None else sums.cut_sum(op, adding, slab)
+        sliced = rule_of(*op.key).cut(op, slab)
+    else:
+        sliced = None if adding is None else sums.cut_sum(op, adding, slab)
+    if sliced is None or not any(op.defaults):
+        return sliced
+    # what a caller may give is no constant to be cut
+    cut = {*sliced.constants, *(at for at, need in enumerate(sliced.needs) if need is not None)}
+    return None if any(op.defaults[at] for at in cut if at < len(op.defaults)) else sliced
 
 
 def slice_in_turn(op: OpView, slab: Slab) -> Sliced | None:

@@ -6,6 +6,7 @@ from math import prod
 import onnx_ir as ir
 
 from remat_cli.base.present import present
+from remat_cli.onnx_io.read.interface import fixed_value
 from remat_cli.onnx_io.read.op_facts import NCHWC
 from remat_cli.splitting.rules.conv_channels import (
     CHANNELS,
@@ -89,7 +90,7 @@ def pooling(op: OpView, slab: Slab) -> Sliced | None:
 def _are_places_in_images(op: OpView) -> bool:
     """Whether all that reads a pool's indices takes remainders that are the same wherever an image lies."""
     readers = op.node.outputs[1].consumers()
-    divisors = [node.inputs[1].const_value if node.op_type == "Mod" and node.inputs[1] else None for node in readers]
+    divisors = [fixed_value(node.inputs[1]) if node.op_type == "Mod" else None for node in readers]
     known = [int(tensor.numpy().item()) for tensor in divisors if tensor is not None and tensor.size == 1]
     image = prod(op.input_shape(0)[1:])
     is_whole = op.node.outputs[1].is_graph_output()

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from remat_cli.base.present import present
+from remat_cli.onnx_io.read.interface import fixed_value
 
 MOST_THREADS = 8
 SUMMED = -1
@@ -60,12 +61,12 @@ def tile_bounds(extent: int, tiles: int) -> tuple[int, ...]:
 class OpView:
     """A node with the static shapes of its inputs and outputs by position (None: left out).
 
-    `opset` is the version of the node's own domain. `weights` tells by position which inputs are constants. `threads`
-    is the most threads that may share an op: bits hold for any number up to it, but for ops that share out packets of
-    elements, for which they hold with `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in
-    another order than the whole, and zeros may have the other sign. `defaults` tells which constants are inputs of the
-    model too, so that a caller may give others. `at_one_size`: it will run at these sizes only, so that a shape that is
-    computed from sizes is as well said. `is_portable`: other kinds of processors than this one will run it too.
+    `opset` is the version of the node's own domain. `weights` tells by position which inputs are constants, `defaults`
+    which of these are inputs of the model too, so that a caller may give others. `threads` is the most threads that may
+    share an op: bits hold for any number up to it, but for ops that share out packets of elements, for which they hold
+    with `own_threads`. With `may_reassociate` bits need not hold: a slab may add up in another order than the whole,
+    and zeros may have the other sign. `at_one_size`: it will run at these sizes only, so that a shape that is computed
+    from sizes is as well said. `is_portable`: other kinds of processors than this one will run it too.
     """
 
     node: ir.Node
@@ -120,7 +121,7 @@ class OpView:
     def constant(self, position: int) -> npt.NDArray[np.generic] | None:
         """Value of an input, None where it is not given or not known before the run."""
         value = self.node.inputs[position] if position < len(self.node.inputs) else None
-        tensor = None if value is None else value.const_value
+        tensor = fixed_value(value)
         return None if tensor is None else np.asarray(tensor.numpy())
 
 

@@ -147,7 +147,7 @@ class NeedyTimeline:
         sizes = {name: tensor.size_bytes for name, tensor in self.view.tensors.items() if tensor.producer is not None}
         least_bytes = LARGE_SHARE * max(sizes.values(), default=0)
         for at, op in enumerate(self.order):
-            names = (name for name in (*self.view.reads[op], *self.view.makes[op]) if name in self.view.tensors)
+            names = (name for name in (*self.view.needs[op], *self.view.makes[op]) if name)
             for name in {owner_of(self.view, name).name for name in names}:
                 used[name].append(at)
         for name, places in used.items():
@@ -160,7 +160,7 @@ class NeedyTimeline:
     def surroundings(self, start: int, stop: int) -> Surroundings:
         """The boundary of a region, in which all that it reads dies, and beside which nothing is held."""
         view, inside = self.view, self.order[start:stop]
-        owners = (owner_of(view, name) for op in inside for name in view.reads[op] if name in view.tensors)
+        owners = (owner_of(view, name) for op in inside for name in view.needs[op])
         entries = {each.name for each in owners if each.producer is not None and each.producer not in inside}
         return Surroundings(frozenset(entries), _exits(view, inside), 0)
 
@@ -174,7 +174,7 @@ def demanded_order(view: ModelView, order: Sequence[int]) -> tuple[int, ...]:
         waiting = [last]
         while waiting:
             op = waiting[-1]
-            makers = (view.tensors[name].producer for name in view.reads[op] if name in view.tensors)
+            makers = (view.tensors[name].producer for name in view.needs[op])
             missing = [maker for maker in makers if maker is not None and maker not in found]
             if missing:
                 waiting.append(missing[0])

@@ -114,6 +114,11 @@ class ModelView:
         return tuple(tuple(_name(value) for value in node.inputs) for node in self.nodes)
 
     @cached_property
+    def needs(self) -> tuple[tuple[str, ...], ...]:
+        """Tensors that each op cannot run without: those that it reads, and those that its bodies read from outside."""
+        return tuple(tuple(self.graph.tensors[tensor].name for tensor in op.inputs) for op in self.graph.ops)
+
+    @cached_property
     def makes(self) -> tuple[tuple[str, ...], ...]:
         """Names of what each op makes, by position; "" where an optional output is left out."""
         return tuple(tuple(_name(value) for value in node.outputs) for node in self.nodes)
@@ -140,7 +145,7 @@ class ModelView:
     @cached_property
     def value_lengths(self) -> frozenset[str]:
         """Tensors whose length is another one in the next run."""
-        return frozenset(value_lengths(self.model))
+        return frozenset(value_lengths(self.model, {tensor.name: tensor.shape for tensor in self.graph.tensors}))
 
     @cached_property
     def of_value_lengths(self) -> frozenset[int]:
@@ -216,7 +221,7 @@ def is_behind(view: ModelView, op: int, others: Collection[int]) -> bool:
     """Whether an op reads what follows from what some of these, itself among them, make."""
     waiting, met = [op], {op}
     while waiting:
-        makers = {view.tensors[name].producer for name in view.reads[waiting.pop()] if name in view.tensors}
+        makers = {view.tensors[name].producer for name in view.needs[waiting.pop()]}
         if not makers.isdisjoint(others):
             return True
         new = {maker for maker in makers if maker is not None and maker >= min(others)} - met
