@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from remat_cli.cli import main
-from remat_cli.onnx_io.sizes.value_lengths import lengths_leave_inputs, value_lengths, value_ranks
+from remat_cli.onnx_io.read.interface import fixed_value
+from remat_cli.onnx_io.sizes.value_lengths import hide_lengths, value_lengths, value_ranks
 from remat_cli.splitting.tiles.view import ModelView
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
@@ -223,17 +224,19 @@ LISTED = """(float[8, 4] x, int64[2] shape, int64 axis, float[4] w) => (float[a,
 }}"""
 
 
-def test_of_weights_that_are_all_inputs_those_that_say_lengths_leave():
+def test_of_weights_that_are_all_inputs_those_that_say_lengths_have_names_of_ours():
     """As exporters list them that had to before IR version 4; numbers to compute with may still be given."""
     graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=""))).graph
-    lengths_leave_inputs(graph)
-    assert [value.name for value in graph.inputs] == ["x", "axis", "w"]
-    assert "shape" in graph.initializers
+    hide_lengths(graph)
+    assert [value.name for value in graph.inputs] == ["x", "remat/length/shape", "axis", "w"]
+    assert "remat/length/shape" in graph.initializers
+    assert "shape" not in graph.initializers
+    assert [fixed_value(value) is None for value in graph.inputs] == [True, False, True, True]
 
 
 def test_where_a_model_has_constants_too_its_defaults_are_for_callers():
     graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=", float own = {1}"))).graph
-    lengths_leave_inputs(graph)
+    hide_lengths(graph)
     assert [value.name for value in graph.inputs] == ["x", "shape", "axis", "w"]
 
 

@@ -13,6 +13,8 @@ from remat_cli.onnx_io.read.default_order import captured_values, subgraphs
 from remat_cli.onnx_io.read.op_facts import CONTRIB
 from remat_cli.ort_rules.packing import beside_blocks_bytes
 
+HIDDEN = "remat/length/"
+"""Begins names of inputs that nobody gives."""
 IN_BLOCKS, HALF_BYTE, BYTES_LEVEL = "MatMulNBits", 4, 4  # its bits and accuracy level
 RUNTIME_NAMES: Mapping[ir.DataType, str] = {
     ir.DataType.FLOAT: "float",
@@ -122,8 +124,13 @@ def outputs_of(model: ir.Model) -> tuple[str, ...]:
 
 
 def fixed_value(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """What a value always is: a constant, but none that is an input too, for which a caller may give another."""
-    return None if value is None or value.is_graph_input() else value.const_value
+    """What a value always is: a constant, but none that is an input too, for which a caller may give another.
+
+    No caller gives one by a name of ours.
+    """
+    if value is None or (value.is_graph_input() and not (value.name or "").startswith(HIDDEN)):
+        return None
+    return value.const_value
 
 
 def is_bound(value: ir.Value) -> bool:

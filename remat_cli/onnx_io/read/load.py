@@ -40,7 +40,7 @@ from remat_cli.onnx_io.read.untrusted import all_tensors, check_texts, check_typ
 from remat_cli.onnx_io.sizes.fed_sizes import fed_sizes, with_fed
 from remat_cli.onnx_io.sizes.nameless import name_dimensions
 from remat_cli.onnx_io.sizes.summed import sums_of, with_sums
-from remat_cli.onnx_io.sizes.value_lengths import lengths_leave_inputs
+from remat_cli.onnx_io.sizes.value_lengths import hide_lengths
 from remat_cli.onnx_io.write.as_written import forget_signature
 from remat_cli.onnx_io.write.packed import forget_packed
 from remat_cli.onnx_io.write.primers import without_primers
@@ -221,7 +221,7 @@ def _repair(model: ir.Model) -> None:
     """Names, constants, listed weights and blank inputs: what exporters leave undone. In place."""
     if model.ir_version < 4:
         weights_leave_inputs(model.graph)
-    lengths_leave_inputs(model.graph)
+    hide_lengths(model.graph)
     model.ir_version = max(model.ir_version, OLDEST_IR_VERSION)
     name_nodes(model.graph)
     drop_trailing_blanks(model.graph)

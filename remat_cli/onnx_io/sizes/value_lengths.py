@@ -10,7 +10,7 @@ from typing import Final
 import onnx_ir as ir
 
 from remat_cli.onnx_io.read.default_order import captured_values, subgraphs
-from remat_cli.onnx_io.read.interface import fed_inputs
+from remat_cli.onnx_io.read.interface import HIDDEN, fed_inputs, fixed_value
 from remat_cli.onnx_io.read.op_facts import DRAWING
 
 Shape = tuple[int, ...]
@@ -72,9 +72,10 @@ MEASURES: Final = frozenset({"Shape", "Size"})
 def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType({})) -> dict[str, ir.Node]:
     """Tensors of the main graph whose lengths depend on values, by name, each with the op where that begins.
 
-    Any input is a value, also one that has a default. `seen` are shapes as a run showed them: some files say others.
+    Any input is a value, also one that has a default, but none of a name of ours. `seen` are shapes as a run showed
+    them: some files say others.
     """
-    from_values = {value.name or "" for value in model.graph.inputs}
+    from_values = {value.name or "" for value in model.graph.inputs if fixed_value(value) is None}
     dims = (dim for value in fed_inputs(model.graph) for dim in value.shape or ())
     sizes = {dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value}
     found: dict[str, ir.Node] = {}
@@ -118,11 +119,12 @@ def value_ranks(model: ir.Model) -> frozenset[str]:
     return frozenset(found)
 
 
-def lengths_leave_inputs(graph: ir.Graph) -> None:
-    """Take numbers that say lengths out of the inputs of a graph that lists all its weights there, in place.
+def hide_lengths(graph: ir.Graph) -> None:
+    """Give names of ours to inputs that say lengths, of a graph that lists all its weights as inputs, in place.
 
     Exporters before IR version 4 had to list them, and some do since. That a caller would give others is for show, and
-    another length of what is inside would be one of which no plan knows: whoever gives one is refused at the door.
+    another length of what is inside would be one of which no plan knows: whoever gives one is refused at the door. They
+    stay inputs, as the runtime fuses other ops around constants, which then have other bits.
     """
     weights = graph.initializers.values()
     if all(map(_is_count, weights)) or not all(value.is_graph_input() for value in weights):
@@ -136,7 +138,9 @@ def lengths_leave_inputs(graph: ir.Graph) -> None:
         new = {each for each in more if each is not None and _is_count(each)} - met
         met |= new
         waiting += new
-    graph.inputs[:] = [value for value in graph.inputs if value not in met or value.name not in graph.initializers]
+    for value in graph.inputs:
+        if value in met and value.const_value is not None:
+            value.name = f"{HIDDEN}{value.name}"
 
 
 def _told(node: ir.Node) -> list[ir.Value]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import Graph, Tensor, TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
-from remat_cli.onnx_io.read.interface import dims_of
+from remat_cli.onnx_io.read.interface import dims_of, fixed_value
 from remat_cli.onnx_io.read.op_facts import NCHWC, OpFacts, facts_of
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
 from remat_cli.onnx_io.write.assemble import element_types
@@ -75,7 +75,7 @@ class ModelView:
     def ops(self) -> tuple[OpView, ...]:
         """Each op as slicing rules see it."""
         versions, inputs = self.model.graph.opset_imports, self.model.graph.inputs
-        given = {value.name for value in inputs if value.const_value is not None}
+        given = {value.name for value in inputs if value.const_value is not None and fixed_value(value) is None}
         return tuple(
             OpView(
                 node=node,
