@@ -7,6 +7,9 @@ makes the page of them.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +20,7 @@ import onnx
 from onnxruntime.quantization import QuantType
 
 from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
-from bench.compiling import OUTPUT, Row, run_compiler
+from bench.compiling import OUTPUT, PLAN, Row, run_compiler
 from bench.decoder_models import Decoder, decoder
 from bench.quantised_models import (
     conformer,
@@ -49,19 +52,22 @@ for ranges at other sizes as well. Predicted times are sums of ops that were mea
 both models in turn, on a machine with other work on it.
 """
 SMALL_PERCENT, TIMES = 10.0, ("predicted", "measured")
+WAYS = {"arrays": "as arrays", "bound": "bound, with a binding that is cleared after each turn", "values": "as values"}
 
 
 @dataclass(frozen=True)
 class Quantised:
     """A model, and names of lengths of its input that vary, by axis, with the range of each; words for the compiler.
 
-    `is_control`: stands beside the quantised model, and is not counted among them.
+    `is_control`: stands beside the quantised model, and is not counted among them. `turns`: tokens of each turn of a
+    conversation in which a language model is fed its own caches.
     """
 
     make: Callable[[], Sample]
     ranges: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     flags: Sequence[str] = ()
     is_control: bool = False
+    turns: Sequence[int] = ()
 
     def save(self, path: Path) -> None:
         """Write it, with those lengths open."""
@@ -104,7 +110,8 @@ MODELS: Mapping[str, Quantised] = {
     "int4 decoder, one buffer of 2,048": Quantised(lambda: decoder(Decoder(past=2048, total=2048))),
     "int4 decoder, conversation": Quantised(
         lambda: decoder(Decoder("seq", "past", "total", "total")),
-        flags=("--dim=past=0..2048", "--dim=seq=1..1024", "--dim=total=past+seq", "--limit=past+seq<=2048"),
+        flags=("--dim=past=0..4096", "--dim=seq=1..1024", "--dim=total=past+seq", "--limit=past+seq<=4096"),
+        turns=(1024, 1024, 1024, 896, *[1] * 128),
     ),
     "LSTM recogniser": Quantised(lambda: dynamic_int8(listener(4, 1000, 32, 256))),
 }
@@ -139,13 +146,29 @@ def row(name: str, path: Path, budget: str, time_limit: str) -> Row:
     code, report, said = run_compiler(path, flags, path.parent / OUTPUT, path.parent / "cache", LONGEST_SECONDS)
     if code != 0:
         return {"outcome": "no plan" if code in (3, 4) else "FAILED", "message": said[-300:]}
-    seen = report["verification"]
+    seen, turns = report["verification"], MODELS[name].turns
     return {
         "outcome": "same bits" if seen["outputs_identical"] else "DIFFERENT",
         "live_bytes": [seen["original_default_session_peak_bytes"], seen["measured_peak_default_session_bytes"]],
         "predicted_percent": seen["predicted_overhead_percent"],
         "measured_percent": seen["measured_overhead_percent"],
+        **({"conversation": conversation(path, path.parent / OUTPUT, turns)} if turns else {}),
     }
+
+
+def conversation(original: Path, made: Path, turns: Sequence[int]) -> Row:
+    """What processes hold in which both models are fed their own caches, by the way in which they are."""
+    plan = json.loads(made.with_name(PLAN).read_text(encoding="utf-8"))
+    found: Row = {"promised_bytes": plan["promise"]["process"]["later_runs_bytes"], "tokens": sum(turns), "ways": {}}
+    program, told = Path(__file__).with_name("quantised_turns.py"), json.dumps(list(turns))
+    for way in WAYS:
+        both = []
+        for model in (original, made):
+            words = [sys.executable, str(program), str(model), way, told]
+            both.append(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
+        peaks = [max(each["turns"]) for each in both]
+        found["ways"][way] = {"bytes": peaks, "has_same_bits": both[0]["scores"] == both[1]["scores"]}
+    return found
 
 
 def page(rows: Sequence[Row]) -> Iterator[str]:
@@ -162,6 +185,7 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
         shown = (each.get(f"{kind}_percent") for kind in TIMES)
         cells += ["" if percent is None else f"{percent:+.1f} %" for percent in shown]
         yield f"| {each['model']} | {each['budget']} | {each['outcome']} | " + " | ".join(cells) + " |"
+    yield from _conversations(rows)
     for budget in BUDGETS:
         counted = (each for each in rows if not MODELS[each["model"]].is_control)
         here = [each for each in counted if each["budget"] == budget]
@@ -174,6 +198,20 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
                 small = sum(percent < SMALL_PERCENT for percent in times)
                 yield ""
                 yield f"Of {len(times)} of them {small} take less than {SMALL_PERCENT:.0f} % longer, as {kind}."
+
+
+def _conversations(rows: Sequence[Row]) -> Iterator[str]:
+    """A line for each conversation: what processes held, by how caches were fed back."""
+    for each in (each for each in rows if "conversation" in each):
+        seen = each["conversation"]
+        promised, tokens = format_bytes(seen["promised_bytes"]), f"{seen['tokens']:,} tokens"
+        yield ""
+        yield f"{each['model']}, {each['budget']}: what processes hold that are fed their own caches up to {tokens},"
+        yield f"before and after; {promised} were promised."
+        yield ""
+        for way, found in seen["ways"].items():
+            held = " to ".join(map(format_bytes, found["bytes"]))
+            yield f"- {WAYS[way]}: {held}{'' if found['has_same_bits'] else ', DIFFERENT'}"
 
 
 def _told(each: Row) -> str:

@@ -40,6 +40,11 @@ class InKernels:
 
 
 NOTHING_INSIDE: Final = InKernels()
+RESERVED: Final = frozenset({("com.microsoft", "MatMulNBits")})
+"""Ops, by domain and type, whose workspace the session's allocator asks of the process's heap, past its arena.
+
+Noted by a library that sees every request of malloc (1.32.0; rows in bytes with their scales and sums, at level 4).
+"""
 
 
 def run_requests(
@@ -73,11 +78,14 @@ def run_requests(
         if op.name in inside.bodies:
             found += _of_body(inside.bodies[op.name], born, numbers)
         else:
+            in_heap = inside.heaps.get(op.name, ())
+            if (op.domain, op.op_type) in RESERVED and workspace_bytes:
+                in_heap, workspace_bytes = (*in_heap, HeapUse(workspace_bytes)), 0
             before = parts_before_result(graph, op, workspace_bytes, rules)
             parts = before or workspace_parts(graph, op, workspace_bytes, rules)
             blocks = [Request(next(numbers), part, True, False) for part in parts if part]
             found += [*blocks[: len(before)], *born, *blocks[len(before) :]]
-            uses = [Request(next(numbers), use.bytes, True, False, heap=use) for use in inside.heaps.get(op.name, ())]
+            uses = [Request(next(numbers), use.bytes, True, False, heap=use) for use in in_heap]
             found += [*uses, *(replace(block, takes=False) for block in reversed([*blocks, *uses]))]
         found += [Request(each, 0, takes) for each, takes in views.get(step, ()) if takes]
         found += [Request(each, sizes[each], False) for each in deaths[step] if sizes[each] and each not in outputs]

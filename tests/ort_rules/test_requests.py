@@ -1,5 +1,6 @@
 """Requests that follow from a plan: results, then workspace, then what died."""
 
+import msgspec
 import pytest
 
 from remat_cli.core.schedule.graph import Graph, Op, Tensor
@@ -44,6 +45,18 @@ def test_results_then_workspace_then_what_died():
         (300, True, False),
         (200, False, True),
     ]
+
+
+def test_workspace_that_is_reserved_is_of_the_heap():
+    graph, plan = judged(((0,), 100, 0), ((1,), 200, 2**20), kept=(2,))
+    (first, product), name = graph.ops, "MatMulNBits"
+    product = msgspec.structs.replace(product, op_type=name, domain="com.microsoft")
+    reserved = msgspec.structs.replace(graph, ops=(first, product))
+    found = run_requests(reserved, plan, NOTHING_KEPT, RULES.workspaces)
+    assert [(each.bytes, each.takes) for each in found if each.heap is not None] == [(2**20, True), (2**20, False)]
+    plainly = run_requests(graph, plan, NOTHING_KEPT, RULES.workspaces)
+    assert [(each.bytes, each.takes) for each in found] == [(each.bytes, each.takes) for each in plainly]
+    assert all(each.heap is None for each in plainly)
 
 
 def test_outputs_stay():

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ SHARE, ROOM_BYTES = 0.03, 2 * MIB
 NEEDS_GLIBC = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists() or platform.libc_ver()[0] != "glibc", reason="needs /proc and glibc"
 )
+
+NEEDS_GCC = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
 
 COUNTED = """
 import ctypes, json, sys
@@ -116,28 +119,60 @@ def saved(name: str, folder: Path) -> Path:
     return folder / name
 
 
-@NEEDS_GLIBC
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc and LD_PRELOAD")
-def test_kernels_take_of_the_heap_what_the_rules_say(tmp_path):
-    source, library = Path(__file__).with_name("memcount.c"), tmp_path / "memcount.so"
+def counted(paths: Sequence[Path], folder: Path) -> dict[str, tuple[int, list[tuple[str, list[int]]]]]:
+    """By model the most that a run takes of the heap, and types of its results."""
+    source, library = Path(__file__).with_name("memcount.c"), folder / "memcount.so"
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    paths = {name: saved(name, tmp_path) for name in CASES}
     done = subprocess.run(
-        [sys.executable, "-c", COUNTED, str(library), str(THREADS), *map(str, paths.values())],
+        [sys.executable, "-c", COUNTED, str(library), str(THREADS), *map(str, paths)],
         env={"LD_PRELOAD": str(library), "PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    counted = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@NEEDS_GLIBC
+@NEEDS_GCC
+def test_kernels_take_of_the_heap_what_the_rules_say(tmp_path):
+    paths = {name: saved(name, tmp_path) for name in CASES}
+    found = counted(list(paths.values()), tmp_path)
     for path in paths.values():
-        peak_bytes, results = counted[str(path)]
+        peak_bytes, results = found[str(path)]
         made = tuple(TensorType({"float32": "float"}.get(kind, kind), tuple(shape)) for kind, shape in results)
         model = ir.load(f"{path}.onnx")
         uses = heaps_of(model, to_graph(model, {"op": made}), THREADS, installed_rules().loading).get("op", ())
         assert uses, path.name
         # The counter sees heads of blocks, and a kernel's small ones.
         assert sum(use.bytes for use in uses) == pytest.approx(peak_bytes, rel=0.02, abs=2**14), path.name
+
+
+@NEEDS_GLIBC
+@NEEDS_GCC
+def test_products_of_a_few_bits_take_their_workspace_of_the_heap(tmp_path):
+    """Rows in bytes, with a scale and a sum for each block: past the arena, which has all it needs by then."""
+    rows, terms, columns, size = 900, 512, 64, 32
+    dice, blocks = np.random.default_rng(0), terms // size
+    sizes = {"K": terms, "N": columns, "bits": 4, "block_size": size, "accuracy_level": 4}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], "op", domain="com.microsoft", **sizes)
+    weights = {
+        "w": dice.integers(0, 256, (columns, blocks, size // 2)).astype(np.uint8),
+        "s": drawn(columns * blocks),
+    }
+    graph = helper.make_graph(
+        [node],
+        "few_bits",
+        [helper.make_tensor_value_info("x", FLOAT, [rows, terms])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=imports), tmp_path / "few_bits.onnx")
+    np.savez(tmp_path / "few_bits.npz", x=drawn(rows, terms))
+    peak_bytes, _ = counted([tmp_path / "few_bits"], tmp_path)[str(tmp_path / "few_bits")]
+    beside_bytes = 8  # a scale and a sum
+    assert peak_bytes == pytest.approx(rows * blocks * (size + beside_bytes), rel=0.02, abs=2**14)
 
 
 @NEEDS_GLIBC

@@ -141,6 +141,18 @@ def test_convolutions_of_integers_go_in_bands(sample):
     check(case, found)
 
 
+@pytest.mark.parametrize(("height", "width", "axis"), [(24, 80, 2), (80, 24, 3), (40, 50, 3)])
+def test_ends_of_pictures_are_found_within_a_channel_which_takes_least_time(height, width, axis):
+    """Over channels it takes ten times as long, and more, however many there are. Spectra go by columns."""
+    case = make_case(dynamic_int8(recogniser(height=height, width=width, channels=96)))
+    apart = ranges_apart(as_it_is(case), 1, NOTHING).view
+    ends = [op for op, each in enumerate(apart.graph.ops) if each.op_type in ("ReduceMin", "ReduceMax")]
+    shapes = [(apart.tensors[apart.reads[op][0]].shape, apart.tensors[apart.makes[op][0]].shape) for op in ends]
+    pictures = [(read, made) for read, made in shapes if read[1] in (3, 96, 192)]
+    assert len(pictures) == 8
+    assert all(made == (*read[:axis], 1, *read[axis + 1 :]) for read, made in pictures)
+
+
 def all_cuttable(case: Case) -> bool:
     dynamic = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")
     return all(is_cuttable(case.view, op) for op, node in enumerate(case.view.nodes) if node.op_type in dynamic)

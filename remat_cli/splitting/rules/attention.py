@@ -54,7 +54,10 @@ BIAS, PADDING, SCORES, MEMORY, FURTHER = 3, 4, 5, (6, 7), 8  # inputs of MultiHe
 
 
 def multi_head(op: OpView, slab: Slab) -> Sliced | None:
-    """The runtime's MultiHeadAttention of a 3-D query: by batch whatever else it reads, by queries without a past."""
+    """The runtime's MultiHeadAttention of a 3-D query: by batch whatever else it reads, by queries without a past.
+
+    With a past 0 of 754 slabs of the batch differ (1.32.0; 1 to 8 threads). Heads come apart (`recast/grouped.py`).
+    """
     is_known = element_type(op) == ir.DataType.FLOAT and len(op.input_shape(0)) == 3
     if not is_known or any(map(op.has_input, range(FURTHER, len(op.inputs)))):
         return None
@@ -121,8 +124,14 @@ def grouped(op: OpView, slab: Slab) -> Sliced | None:
 
     Measured with ONNX Runtime 1.32.0: 0 of 99 slabs differ (1, 2 and 4 threads; items of one length and of several,
     rotated, windows, capped scores, bias, sinks). Groups of heads go apart as well, 0 of 110, but keys and values that
-    are made lie along another axis there than the result. Quantised pasts and norms of queries were not measured:
-    refused.
+    are made lie along another axis there than the result (`recast/grouped.py`). Quantised pasts and norms of queries
+    were not measured: refused.
+
+    Nor is it cut by queries. A second call, on the keys and values that the first one made, has the bits of the whole
+    where it has two queries and more and none is left over of blocks that are as long as two heads (0 of 2,642 parts
+    differ; 355 of 752 others do). But lengths that inputs tell may be shorter than a first prompt: queries behind them
+    are computed on what is before the end, which no later call can be told. And of several items the runtime takes no
+    prompt behind a past.
     """
     if (
         slab.axis != 0
