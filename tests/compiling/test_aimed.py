@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from remat_cli.base.progress import silent
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search import aimed, splitter
 from remat_cli.compiling.search.aimed import AimedSplits, Tried
-from remat_cli.compiling.search.loop import Known
+from remat_cli.compiling.search.loop import Known, SplitTask
 from remat_cli.core.values.curve import CurvePoint
 
 MIB = 2**20
@@ -32,15 +33,16 @@ class Costs:
     offered: list[int] = field(default_factory=list)
 
     @property
-    def task(self) -> Any:
-        return SimpleNamespace(
-            question=SimpleNamespace(
+    def task(self) -> SplitTask:
+        clock = SimpleNamespace(left=self.left_seconds, ends=lambda: False)
+        stand_ins: dict[str, Any] = {
+            "question": SimpleNamespace(
                 baseline=SimpleNamespace(peak=10 * MIB, time_ns=BASELINE_NS), budget_bytes=self.free_bytes
             ),
-            whole=SimpleNamespace(profile=SimpleNamespace(fixed_bytes=0)),
-            should_stop=lambda: False,
-            clock=SimpleNamespace(left=self.left_seconds),
-        )
+            "whole": SimpleNamespace(profile=SimpleNamespace(fixed_bytes=0)),
+            "request": SimpleNamespace(search=SimpleNamespace(clock=clock)),
+        }
+        return SplitTask(**stand_ins, work=Path(), progress=silent())
 
     def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[Any, ...]:
         self.offered.append(free_bytes)
@@ -69,7 +71,8 @@ def built(tiles: Costs, measured: dict[float, float | None], **known: Any) -> li
 
 def plan_of(share: float) -> OneModel:
     plan = SimpleNamespace(time_ns=int((1 + share) * BASELINE_NS))
-    nothing: dict[str, Any] = {"prepared": None, "platform": None, "whole": None, "written": None}
+    written = SimpleNamespace(plan=SimpleNamespace(peak=0))
+    nothing: dict[str, Any] = {"prepared": None, "platform": None, "whole": None, "written": written}
     return OneModel(**nothing, answer=SimpleNamespace(known_plan=plan))
 
 
@@ -146,18 +149,17 @@ def test_a_plan_for_less_has_time_of_its_own_where_nobody_said_how_long(monkeypa
 )
 def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, found, granted, rounds) -> None:
     asked, grants = list[float](), list[float]()
-    task = SimpleNamespace(
-        whole=None,
-        question=SimpleNamespace(baseline=SimpleNamespace(time_ns=BASELINE_NS)),
-        request=SimpleNamespace(search=SimpleNamespace(dear_seconds=granted)),
-        progress=silent(),
-        rank=lambda plan: plan.plan.time_ns,
-    )
-    task.clock = SearchClock(1.0)
+    search = SimpleNamespace(dear_seconds=granted, clock=SearchClock(1.0))
+    stand_ins: dict[str, Any] = {
+        "question": SimpleNamespace(baseline=SimpleNamespace(time_ns=BASELINE_NS), least=False),
+        "whole": None,
+        "request": SimpleNamespace(search=search, least=None),
+    }
+    task = SplitTask(**stand_ins, work=Path(), progress=silent())
 
     def grant(seconds):
         grants.append(seconds)
-        task.clock.grant(seconds)
+        search.clock.grant(seconds)
 
     tiles = SimpleNamespace(task=task, free_bytes=MIB, propose=lambda free: (), grant=grant)
 
@@ -169,7 +171,7 @@ def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, 
     best = splitter._within_budget(tiles, (), math.inf)  # type: ignore[arg-type]
     assert asked == rounds
     assert grants == rounds[1:]
-    task.clock = task.clock.share(0.5)
+    search.clock = search.clock.share(0.5)
     splitter._within_budget(tiles, (), math.inf)  # type: ignore[arg-type]
     assert grants == rounds[1:]  # parts of one search have no more together
     assert (best is None) == (found is None)

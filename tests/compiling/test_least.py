@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from remat_cli.base.clock import SearchClock
+from remat_cli.base.progress import silent
 from remat_cli.compiling.search import least
 from remat_cli.compiling.search.least import LeastSplits, ladder
-from remat_cli.compiling.search.loop import Known
+from remat_cli.compiling.search.loop import Known, SplitTask
 
 MIB = 2**20
 
@@ -28,13 +30,14 @@ class Steps:
     offered: list[float] = field(default_factory=list)
 
     @property
-    def task(self) -> Any:
-        plan = SimpleNamespace(peak=64 * MIB, time_ns=1000)
-        whole = SimpleNamespace(profile=SimpleNamespace(fixed_bytes=0))
-        question = SimpleNamespace(baseline=plan)
-        return SimpleNamespace(
-            clock=self.clock, question=question, whole=whole, allowed_ns=200, should_stop=self.clock.ends
-        )
+    def task(self) -> SplitTask:
+        search = SimpleNamespace(clock=self.clock, max_overhead_share=0.2)
+        stand_ins: dict[str, Any] = {
+            "whole": SimpleNamespace(profile=SimpleNamespace(fixed_bytes=0)),
+            "question": SimpleNamespace(baseline=SimpleNamespace(peak=64 * MIB, time_ns=1000)),
+            "request": SimpleNamespace(search=search),
+        }
+        return SplitTask(**stand_ins, work=Path(), progress=silent())
 
     def propose(self, free_bytes: int, most_seconds: float) -> tuple[Any, ...]:
         self.offered.append(most_seconds)

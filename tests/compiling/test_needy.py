@@ -54,7 +54,7 @@ def test_what_is_beaten_is_followed_by_nothing_for_less_and_nothing_is_tried_twi
 @pytest.mark.parametrize(("others", "needy_ns", "is_less"), [(900, 100, True), (900, 870, False), (40, 0, False)])
 def test_they_come_first_where_all_others_are_clearly_dearer_by_estimate(others, needy_ns, is_less):
     given = tiles({NEEDY_AIMS[0]: "a"})
-    given.task = SimpleNamespace(question=SimpleNamespace(baseline=SimpleNamespace(time_ns=1000)))
+    given.task = SimpleNamespace(baseline_ns=1000)
     given.propose_needy = lambda count: (SimpleNamespace(regions=("one",), added_ns=needy_ns),)
     assert is_less_by_needy(given, (SimpleNamespace(doubted_ns=others),)) is is_less
     given.proposer.waits_for_more = lambda count: False

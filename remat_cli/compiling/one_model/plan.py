@@ -83,7 +83,7 @@ def _searched(
         return whole
     share = known.best_share(curve)
     if mode == "auto" and isinstance(whole, OneModel):
-        share = min(share, whole.plan.time_ns / max(1, task.question.baseline.time_ns) - 1)
+        share = min(share, task.share_of(whole))
     return plan_split(tiles, curve.points, share)
 
 

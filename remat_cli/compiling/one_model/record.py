@@ -12,7 +12,6 @@ from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.process.forecast import forecast_of
 from remat_cli.compiling.record import plan_request, recorded, searched_solution
-from remat_cli.compiling.search.kept_curve import kept_curve
 from remat_cli.core.files.plan_file import ExactSession, PlanFile, Promise
 from remat_cli.core.values.conditions import CPU
 from remat_cli.core.values.session import AskedSession
@@ -60,8 +59,7 @@ def record_model(planned: OneModel, request: CompileRequest) -> PlanFile:
         process=forecast.process if is_known else None,
         runs=forecast.runs if is_known else None,
     )
-    known = kept_curve(planned.whole, request).curve().points
-    return msgspec.structs.replace(recorded(planned, asked, solution, promise), curve=known)
+    return recorded(planned, asked, solution, promise)
 
 
 def _option_lines(session: AskedSession) -> Iterator[str]:

@@ -22,6 +22,7 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.profile import profile_inside
 from remat_cli.compiling.record import find_file
+from remat_cli.compiling.search.kept_curve import kept_curve
 from remat_cli.compiling.ways import Way
 from remat_cli.core.files.plan_file import PlanFile
 from remat_cli.core.schedule.program import Program
@@ -79,8 +80,9 @@ class OneModelWay(Way[OneModel, OneModelSeen]):
         return ModelSettling(how).settle(planned)
 
     def record(self, planned: OneModel, request: CompileRequest) -> PlanFile:
-        """With what the written model promises."""
-        return record_model(planned, request)
+        """With what the written model promises, and the plans of other budgets that are known by then."""
+        known = kept_curve(planned.whole, request).curve().points
+        return msgspec.structs.replace(record_model(planned, request), curve=known)
 
     def save(self, planned: OneModel, path: Path, request: CompileRequest) -> RunsOn:
         """The model that was planned, with its copies and primers."""

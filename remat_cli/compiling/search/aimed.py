@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 
 from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.expected import Expected, Promising
@@ -76,7 +76,8 @@ class AimedSplits:
         lower = list(self.aims[1:])
         pool = [*self._first(), *self._below(self.aims[0])] if self.aims else []
         # Plans that are known, as measurements of what is proposed for as many bytes.
-        fixed_bytes = self.tiles.task.whole.profile.fixed_bytes
+        task = self.tiles.task
+        fixed_bytes = task.whole.profile.fixed_bytes
         split = [point for point in self.points if point.is_split and point.live_bytes > fixed_bytes]
         found = []
         for point in split if pool else ():
@@ -84,11 +85,11 @@ class AimedSplits:
             near = min(map(self._point, pool), key=own.distance)
             found.append((Promising(near.form, own.peak_bytes, near.share), point.relative_time - 1))
         expected = Expected((*found, *self.tried.measured))
-        first_seconds = SECONDS + RUNS * self._baseline_ns / 1e9  # what building and measuring one may take
+        first_seconds = SECONDS + RUNS * task.baseline_ns / 1e9  # what building and measuring one may take
         for _ in range(self.tiles.most_trials):
             while not pool and lower:
                 pool = self._at(lower.pop(0))
-            best_share = math.inf if known.best is None else self._share_of(known.best.plan.time_ns)
+            best_share = task.share_of(known.best)
             seconds = first_seconds if self.tried.seconds is None else self.tried.seconds
             chosen = self._best(pool, expected, seconds, min(self.known_share, best_share))
             if chosen is None:
@@ -101,7 +102,7 @@ class AimedSplits:
             finally:  # a search that ends with it has learnt that too
                 self.tried.seconds = time.monotonic() - began
                 if known.trial is not None:
-                    self.tried.measured.append((self._point(chosen), self._share_of(known.trial.least_ns)))
+                    self.tried.measured.append((self._point(chosen), task.overhead_share(known.trial.least_ns)))
             expected = Expected((*found, *self.tried.measured))
             pool = [each for each in pool if each.proposal.key not in self.tried.keys]
             if not isinstance(known.found, OneModel) and not known.is_beaten:
@@ -161,14 +162,7 @@ class AimedSplits:
 
     def _point(self, aim: Aim) -> Promising:
         proposal = aim.proposal
-        return Promising(proposal.form, max(1, proposal.peak_bytes), proposal.doubted_ns / self._baseline_ns)
-
-    def _share_of(self, time_ns: int) -> float:
-        return time_ns / self._baseline_ns - 1
-
-    @cached_property
-    def _baseline_ns(self) -> int:
-        return max(1, self.tiles.task.question.baseline.time_ns)
+        return Promising(proposal.form, max(1, proposal.peak_bytes), proposal.doubted_ns / self.tiles.task.baseline_ns)
 
 
 def fit_less(tiles: Tiles, aims: Sequence[float]) -> OneModel | None:
@@ -197,7 +191,7 @@ def fit_budget(
     task, tried = tiles.task, tried or Tried()
     began, ran = time.monotonic(), task.clock.run_seconds
     most_seconds = task.request.splits.race_share * (task.request.search.limits.seconds + tried.granted_seconds)
-    is_long = task.question.baseline.time_ns > LONG_RUN_NS
+    is_long = task.baseline_ns > LONG_RUN_NS
 
     def is_over() -> bool:  # short runs of the model do not count
         running = 0.0 if is_long else task.clock.run_seconds - ran
@@ -206,8 +200,7 @@ def fit_budget(
     proposer = AimedSplits(tiles, aims, points, known_share, proposed, tried)
 
     def is_beaten(trial: SplitTrial, best: OneModel | None) -> bool:
-        known_ns = (1 + known_share) * task.question.baseline.time_ns
-        return trial.least_ns > min(known_ns, math.inf if best is None else best.plan.time_ns)
+        return task.overhead_share(trial.least_ns) > min(known_share, task.share_of(best))
 
     rule = KeepRule(better=task.better, is_enough=lambda found: tiles.is_cheap(found) or is_over(), beaten=is_beaten)
     return search(proposer, rule, task.ending)

@@ -31,12 +31,12 @@ def ladder(prepared: Prepared, platform: Platform, request: CompileRequest, work
     question, fixed_bytes = task.question, task.whole.profile.fixed_bytes
     facts = known_facts_of(prepared.reference_sha256, prepared.conditions)
     is_known = facts is not None and facts.can_be_raised is not None  # else runs of the model would say
-    tiles, baseline_ns = Tiles(task, may_fill=is_known), max(1, question.baseline.time_ns)
+    tiles = Tiles(task, may_fill=is_known)
     guesses = []  # splits that are proposed for ever smaller budgets
     for share in SHARES:
         aim = int(share * (question.baseline.peak - fixed_bytes))
         for proposal in tiles.propose(aim, search.clock.left):
             if proposal.regions:
-                percent = 100 * proposal.added_ns / baseline_ns
+                percent = 100 * proposal.added_ns / task.baseline_ns
                 guesses.append(LadderStep(fixed_bytes + proposal.peak_bytes, percent, is_estimate=True))
     return ladder_of(curve, guesses, MOST_PERCENT)

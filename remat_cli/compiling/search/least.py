@@ -27,7 +27,7 @@ class LeastSplits:
     def propose(self, known: Known) -> Iterator[TileCandidate | SplitTrial]:
         """The next place to look follows from what the last one cost."""
         task, rungs, steps = self.tiles.task, ladder(self.tiles), list[SplitProposal]()
-        least_ns, allowed_ns = task.question.baseline.time_ns, task.allowed_ns
+        least_ns, allowed_ns = task.baseline_ns, task.allowed_ns
         fits: list[SplitTrial] = []
         low, high, error = 0, -1, 1.0
         for _ in range(self.tiles.most_trials):

@@ -6,6 +6,7 @@ is kept a `KeepRule`'s. What all of them are given is a `SplitTask`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -74,9 +75,22 @@ class SplitTask:
         return msgspec.structs.replace(self.progress, should_stop=self.should_stop)
 
     @property
+    def baseline_ns(self) -> int:
+        """Time of the baseline, at least one."""
+        return max(1, self.question.baseline.time_ns)
+
+    def overhead_share(self, time_ns: int) -> float:
+        """How much longer than the baseline something takes, as a share of it."""
+        return time_ns / self.baseline_ns - 1
+
+    def share_of(self, found: OneModel | None) -> float:
+        """The same of a plan; infinite: there is none."""
+        return math.inf if found is None else self.overhead_share(found.plan.time_ns)
+
+    @property
     def allowed_ns(self) -> float:
         """By how much a plan of least memory may take longer than the baseline."""
-        return self.question.baseline.time_ns * float(self.request.search.max_overhead_share)
+        return self.baseline_ns * float(self.request.search.max_overhead_share)
 
     def rank(self, planned: OneModel) -> tuple[int, int]:
         """Less is better: memory for `min`, what of it was asked for first, time otherwise."""

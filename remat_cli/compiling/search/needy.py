@@ -45,18 +45,14 @@ def fit_needy(tiles: Tiles, known_share: float, tried: set[object], most: int | 
     """
     if not tiles.proposer.waits_for_more(tiles.free_bytes):
         return None
-    rule = KeepRule(beaten=lambda trial, best: trial.least_ns > (1 + known_share) * _baseline_ns(tiles))
+    rule = KeepRule(beaten=lambda trial, best: tiles.task.overhead_share(trial.least_ns) > known_share)
     return search(NeedySplits(tiles, tried, most), rule, tiles.task.ending)
 
 
 def is_less_by_needy(tiles: Tiles, proposed: Sequence[SplitProposal]) -> bool:
     """Whether regions around what needs most by itself cost clearly less by estimate than all that is proposed."""
-    least_ns = min(each.doubted_ns for each in proposed)
-    if least_ns <= CHEAP_SHARE * _baseline_ns(tiles) or not tiles.proposer.waits_for_more(tiles.free_bytes):
+    baseline_ns, least_ns = tiles.task.baseline_ns, min(each.doubted_ns for each in proposed)
+    if least_ns <= CHEAP_SHARE * baseline_ns or not tiles.proposer.waits_for_more(tiles.free_bytes):
         return False
     found = tiles.propose_needy(int(tiles.free_bytes * NEEDY_AIMS[0]))
-    return any(each.regions and each.added_ns + NEAR_SHARE * _baseline_ns(tiles) < least_ns for each in found)
-
-
-def _baseline_ns(tiles: Tiles) -> int:
-    return tiles.task.question.baseline.time_ns
+    return any(each.regions and each.added_ns + NEAR_SHARE * baseline_ns < least_ns for each in found)

@@ -44,7 +44,7 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
     """The best of splits; a brief search that has found none but dear plans goes on, once for all its parts."""
     task, tried = tiles.task, Tried()
     found = _found(tiles, points, known_share, tried)
-    share = min(known_share, _share_of(task, found))
+    share = min(known_share, task.share_of(found))
     may_go_on = task.request.search.dear_seconds > 0 and not task.clock.was_granted
     if not may_go_on or not DEAR_SHARE < share < math.inf or task.progress.should_stop():
         return found
@@ -70,20 +70,15 @@ def _found(tiles: Tiles, points: Sequence[CurvePoint], known_share: float, tried
         are_left = needy is None
     if needy is not None and tiles.is_cheap(needy):
         return needy
-    share = min(known_share, _share_of(task, needy))
+    share = min(known_share, task.share_of(needy))
     aimed = fit_budget(tiles, proposed=proposed, points=points, known_share=share, tried=tried)
     if are_left and (aimed is None or not tiles.is_cheap(aimed)):
-        needy = fit_needy(tiles, min(share, _share_of(task, aimed)), tried.keys)
+        needy = fit_needy(tiles, min(share, task.share_of(aimed)), tried.keys)
     return _best(task, needy, aimed)
 
 
 def _best(task: SplitTask, *found: OneModel | None) -> OneModel | None:
     return min((each for each in found if each is not None), key=task.rank, default=None)
-
-
-def _share_of(task: SplitTask, found: OneModel | None) -> float:
-    """How much longer than the baseline a plan takes; infinite: there is none."""
-    return math.inf if found is None else found.plan.time_ns / max(1, task.question.baseline.time_ns) - 1
 
 
 def proposed_regions(tiles: Tiles) -> tuple[tuple[Region, ...], tuple[RegionFacts, ...], str | None]:

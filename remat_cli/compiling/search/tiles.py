@@ -138,11 +138,11 @@ class Tiles:
     @property
     def most_trials(self) -> int:
         """How many splits may be measured; fewer where that takes long."""
-        return MOST_TRIALS if self.task.question.baseline.time_ns < LONG_NS else FEW_TRIALS
+        return MOST_TRIALS if self.task.baseline_ns < LONG_NS else FEW_TRIALS
 
     def is_cheap(self, found: OneModel) -> bool:
         """Whether a plan costs so little that no other split need be tried."""
-        return found.plan.time_ns <= self.task.question.baseline.time_ns * (1 + DEAR_PERCENT / 100)
+        return self.task.share_of(found) <= DEAR_PERCENT / 100
 
     def propose(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """Proposes splittings for so many bytes; none once the user has asked to stop.
