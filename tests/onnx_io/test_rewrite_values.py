@@ -13,7 +13,9 @@ import pytest
 from onnx import parser
 
 from remat_cli.base.errors import ModelError
-from tests.helpers import free_problem, to_bytes
+from remat_cli.onnx_io.read.load import DimBindings, load
+from remat_cli.onnx_io.read.to_graph import to_graph
+from tests.helpers import free_problem, observe, to_bytes
 from tests.onnx_io.graphs import random_schedule
 from tests.onnx_io.test_rewrite import Reference, refer_to
 
@@ -93,3 +95,35 @@ def test_a_default_stays_an_input(tmp_path: Path) -> None:
     model = parser.parse_model(text)
     x = np.ones((8, 4), np.float32)
     check(model, refer_to(model, tmp_path), [{"x": x}, {"x": x, "more": np.zeros(4, np.float32)}])
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("length", ["fed", "computed"])
+def test_a_resize_to_computed_sizes_is_loaded_whatever_waits(tmp_path: Path, opset: int, length: str) -> None:
+    """The runtime takes a view of what says sizes for no number at all, and refuses the op."""
+    axes = "zero" if opset > 12 else ""
+    unsqueeze = f"Unsqueeze(times, {axes})" if axes else "Unsqueeze<axes = [0]>(times)"
+    wanted = {"fed": "Identity(n)", "computed": unsqueeze}[length]
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]> g
+        (float[2, 4, 8] x, int64[1] n) => (float[a, b, c] y, float[d, e, f] z)
+        <int64[2] first = {{2, 4}}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64 two = {{2}},
+         float[0] no = {{}}> {{
+        held = Exp(x)
+        shape = Shape(held)
+        long = Gather<axis = 0>(shape, two)
+        times = Mul(long, two)
+        more = {wanted}
+        last = Mul(more, one)
+        sizes = Concat<axis = 0>(first, last)
+        y = Resize<mode = "nearest">(held, no, no, sizes)
+        other = Neg(held)
+        z = Resize<mode = "nearest">(other, no, no, sizes)
+    }}"""
+    model = parser.parse_model(text)
+    x = np.random.default_rng(0).standard_normal((2, 4, 8)).astype(np.float32)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    source = load(path, DimBindings())
+    feeds = {"x": x, "n": np.array([16])}
+    reference = Reference(source, source.ir, to_graph(source.ir, observe(source.ir, feeds)), feeds)
+    assert check(model, reference, [feeds, {"x": x, "n": np.array([5])}])

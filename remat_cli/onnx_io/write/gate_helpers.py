@@ -100,8 +100,13 @@ class HelperWriter:
         zeros = self._free_zeros(prefix, counter, rank)
         return "Reshape", self.append(f"{prefix}/shape", "Mul", (counter, zeros), TensorType("int64", (rank,)))
 
-    def plus_nothing(self, prefix: str, counter: str) -> tuple[str, str]:
-        """The op that gives a vector of int64 as it is, and its second argument, which exists once the counter does."""
+    def plus_nothing(self, prefix: str, counter: str, rank: int = 1) -> tuple[str, str]:
+        """The op that gives a vector of int64, or one number, as it is; its second argument exists as the counter does.
+
+        That a number waits for must be a number too.
+        """
+        if rank == 0:
+            return "Add", self.append(f"{prefix}/zero", "Mul", (counter, self._zeros()), SCALAR)
         return "Add", self._nought(f"{prefix}/zero", counter, 1)
 
     def _nought(self, name: str, counter: str, length: int) -> str:

@@ -176,6 +176,7 @@ def write_gates(scene: Scene, gated: Collection[int]) -> GatedOps:
     return GatedOps(tuple(writer.drafts), writer.zeros, writer.types, gate_writer.gates)
 
 
+MOST_LENGTHS = 16  # that one value says
 WORKED_ON = frozenset({"float", "float16", "bfloat16"})
 SETTINGS: Mapping[str, tuple[int, ...]] = {"QuantizeLinear": (1,), "DequantizeLinear": (1, 0)}
 """Which inputs must pass through gates at ops that quantize.
@@ -235,7 +236,8 @@ class _GateWriter:
         if idle:
             # The runtime might remove it, so it is a gate of its own: a view that the runtime cannot see through.
             prefix = f"remat_gate/{draft.name}/self"
-            op_type, argument = self.writer.view(prefix, self.writer.count(prefix, passage.token), draft.reads[0])
+            counter = self.writer.count(prefix, passage.token)
+            op_type, argument = self._passing(step.reads[0], prefix, counter, draft.reads[0])
             self.gates += 1
             draft = replace(draft, op_type=op_type, reads=(draft.reads[0], argument))
         self.writer.drafts.append(draft)
@@ -246,17 +248,31 @@ class _GateWriter:
         for position, name in enumerate(names):
             prefix = f"remat_gate/{step.name}/{position}"
             value, counter = self.views.get(name, name), self.writer.count(prefix, passage.token)
-            known = self.scene.types[name]
-            if name in self.scene.weights and known.dtype == "int64" and len(known.shape) == 1:
-                # A constant that says a shape: the runtime looks through views of these.
-                op_type, argument = self.writer.plus_nothing(prefix, counter)
-            else:
-                op_type, argument = self.writer.view(prefix, counter, value)
+            op_type, argument = self._passing(name, prefix, counter, value)
             kind = self.writer.type_of(value)
             passage.token = self.writer.append(f"{prefix}/value", op_type, (value, argument), kind)
             passage.new[name], passage.arguments[name] = passage.token, argument
             self.writer.ranked_by_values.update({passage.token} if value in self.writer.ranked_by_values else ())
             self.gates += 1
+
+    def _passing(self, name: str, prefix: str, counter: str, value: str) -> tuple[str, str]:
+        """The op that gives what is read in place of a tensor as it is, and its second argument."""
+        if self._says_lengths(name):
+            return self.writer.plus_nothing(prefix, counter, len(self.scene.types[name].shape))
+        return self.writer.view(prefix, counter, value)
+
+    def _says_lengths(self, name: str) -> bool:
+        """Whether a value may say a shape: the runtime looks through views of constants that do.
+
+        Of computed ones it takes a view for no number at all, and refuses the Resize to sizes that come of it.
+        """
+        known = self.scene.types[name]
+        if known.dtype != "int64" or len(known.shape) > 1:
+            return False
+        if name in self.scene.weights:
+            return len(known.shape) == 1
+        is_few = math.prod(known.shape) <= MOST_LENGTHS and name not in self.scene.ranked_by_values
+        return is_few and self.scene.form == "size"
 
     def _seal(self, step: Draft, passage: _Passage) -> None:
         """Let DequantizeLinear have one reader, a view; the runtime would copy the op for each reader more.
