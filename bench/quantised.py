@@ -20,7 +20,7 @@ import onnx
 from onnxruntime.quantization import QuantType
 
 from bench.bench import Bench, Case, Key, Shard, of_lines, shard_option
-from bench.compiling import OUTPUT, PLAN, Row, run_compiler
+from bench.compiling import OUTPUT, PLAN, ROOT, Row, run_compiler
 from bench.decoder_models import Decoder, decoder
 from bench.quantised_models import (
     conformer,
@@ -160,12 +160,12 @@ def conversation(original: Path, made: Path, turns: Sequence[int]) -> Row:
     """What processes hold in which both models are fed their own caches, by the way in which they are."""
     plan = json.loads(made.with_name(PLAN).read_text(encoding="utf-8"))
     found: Row = {"promised_bytes": plan["promise"]["process"]["later_runs_bytes"], "tokens": sum(turns), "ways": {}}
-    program, told = Path(__file__).with_name("quantised_turns.py"), json.dumps(list(turns))
+    told = json.dumps(list(turns))
     for way in WAYS:
         both = []
         for model in (original, made):
-            words = [sys.executable, str(program), str(model), way, told]
-            both.append(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
+            words = [sys.executable, "-m", "bench.quantised_turns", str(model), way, told]
+            both.append(json.loads(subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout))
         peaks = [max(each["turns"]) for each in both]
         found["ways"][way] = {"bytes": peaks, "has_same_bits": both[0]["scores"] == both[1]["scores"]}
     return found

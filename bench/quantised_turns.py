@@ -1,7 +1,7 @@
 """A conversation in one fresh process: a language model whose caches are fed back, and what the process holds.
 
-`python quantised_turns.py MODEL WAY TURNS` (tokens of each turn, in JSON) prints one JSON line: bytes above a process
-with a tiny session after loading and at most in each turn, and a hash of all scores. Ways: `arrays`, outputs of
+`python -m bench.quantised_turns MODEL WAY TURNS` (tokens of each turn, in JSON) prints one JSON line: bytes above a
+process with a tiny session after loading and at most in each turn, and a hash of all scores. Ways: `arrays`, outputs of
 `run` are inputs of the next; `bound`, as values of an IOBinding that is cleared after each turn; `values`, by
 `run_with_ort_values`.
 """
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from loading_measure import TINY, reset, session, status
+
+from bench.loading_measure import TINY, reset, session, status
 
 WORDS = 2048  # of the vocabulary, at least
 PAST = "past_key_values."
