@@ -74,7 +74,6 @@ MOST_TILES = 512
 LEAST_SHARE = 1 / 64  # of the peak: smaller tensors are not worth a loop
 SMALL_SHARE = 1 / 64  # of that: shapes of smaller ones are computed as they were
 MOST_BARRED = 6  # times that regions are found anew around ops whose bits are not proved
-MOST_TOLD = 4  # refused tiles for which a shorter range is looked for
 PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved: those are then built
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
@@ -461,7 +460,7 @@ class Loops:
         symbol = wanted.region.length.symbol
         sized, found = replace(self.sized, look=clock.look), list[SizeRange]()
         with contextlib.suppress(SearchOver):
-            for each in [refused for refused in self._refused if refused.region.windows is None][:MOST_TOLD]:
+            for each in (refused for refused in self._refused if refused.region.windows is None):
                 part = proved_part(sized, each.region, each.tiling, self._family)
                 found += [] if part is None else [proved for proved in part.ranges if proved.name == symbol]
         widest = max(found, key=lambda each: each.high, default=None)
