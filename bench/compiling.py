@@ -60,7 +60,8 @@ def run_compiler(
     model: Path, flags: Sequence[str], output: Path, cache: Path, timeout_seconds: float | None = None
 ) -> tuple[int | None, Row, str]:
     """Exit code (None: stopped), report, and what was said last, with the model's name for its path."""
-    words = ("compile", model, *flags, "--verify", "fast", "--output", output, "--plan", output.with_name(PLAN))
+    how = () if "--verify" in flags else ("--verify", "fast")
+    words = ("compile", model, *flags, *how, "--output", output, "--plan", output.with_name(PLAN))
     code, report, said = run_remat(*words, cache=cache, timeout_seconds=timeout_seconds)
     return code, report, said.replace(str(model), model.name)
 

@@ -49,7 +49,7 @@ Made by `make bench-quantised`: models quantised by `onnxruntime.quantization.qu
 language models write them; with random weights, compiled for shares of their own peak. Live: tensors, weights and
 inputs in a default session, before and after, at the largest size. Bits: outputs beside those of the quantised model;
 for ranges at other sizes as well. Predicted times are sums of ops that were measured one by one, measured ones those of
-both models in turn, on a machine with other work on it.
+both models in turn, on all cores, as verification takes them; rows without are older, of a machine that did other work.
 """
 SMALL_PERCENT, TIMES = 10.0, ("predicted", "measured")
 WAYS = {"arrays": "as arrays", "bound": "bound, with a binding that is cleared after each turn", "values": "as values"}
@@ -142,7 +142,7 @@ def main(only: Sequence[str], time_limit: str, write: bool, shard: Shard) -> Non
 def row(name: str, path: Path, budget: str, time_limit: str) -> Row:
     """One compile, and what its verification saw."""
     dims = [f"--dim={dim}={sizes}" for dim, sizes in MODELS[name].ranges.values()]
-    flags = [f"--budget={budget}", f"--time-limit={time_limit}", *dims, *MODELS[name].flags]
+    flags = [f"--budget={budget}", f"--time-limit={time_limit}", "--verify", "on", *dims, *MODELS[name].flags]
     code, report, said = run_compiler(path, flags, path.parent / OUTPUT, path.parent / "cache", LONGEST_SECONDS)
     if code != 0:
         return {"outcome": "no plan" if code in (3, 4) else "FAILED", "message": said[-300:]}
