@@ -234,7 +234,16 @@ def test_of_weights_that_are_all_inputs_those_that_say_lengths_have_names_of_our
     assert [fixed_value(value) is None for value in graph.inputs] == [True, False, True, True]
 
 
-def test_where_a_model_has_constants_too_its_defaults_are_for_callers():
+def test_tools_that_simplify_add_weights_that_are_no_inputs():
+    graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=", float[4] v = {1, 2, 3, 4}"))).graph
+    more = ir.Value(name="u", const_value=ir.tensor(np.ones(4, np.float32), name="u"))
+    graph.inputs.append(more)
+    graph.register_initializer(more)
+    hide_lengths(graph)
+    assert "remat/length/shape" in graph.initializers
+
+
+def test_where_as_many_weights_are_constants_defaults_are_for_callers():
     graph = ir.from_proto(parser.parse_model(HEAD + LISTED.format(more=", float own = {1}"))).graph
     hide_lengths(graph)
     assert [value.name for value in graph.inputs] == ["x", "shape", "axis", "w"]

@@ -120,14 +120,15 @@ def value_ranks(model: ir.Model) -> frozenset[str]:
 
 
 def hide_lengths(graph: ir.Graph) -> None:
-    """Give names of ours to inputs that say lengths, of a graph that lists all its weights as inputs, in place.
+    """Give names of ours to inputs that say lengths, of a graph that lists most of its weights as inputs, in place.
 
-    Exporters before IR version 4 had to list them, and some do since. That a caller would give others is for show, and
-    another length of what is inside would be one of which no plan knows: whoever gives one is refused at the door. They
-    stay inputs, as the runtime fuses other ops around constants, which then have other bits.
+    Exporters before IR version 4 had to list them, and some do since; tools that simplify add others, which are none.
+    That a caller would give others is for show, and another length of what is inside would be one of which no plan
+    knows: whoever gives one is refused at the door. They stay inputs, as the runtime fuses other ops around constants,
+    which then have other bits.
     """
-    weights = graph.initializers.values()
-    if all(map(_is_count, weights)) or not all(value.is_graph_input() for value in weights):
+    listed = [value.is_graph_input() for value in graph.initializers.values() if not _is_count(value)]
+    if 2 * sum(listed) <= len(listed):
         return
     waiting = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in _told(node)]
     met = set(waiting)
