@@ -67,6 +67,8 @@ LENGTHS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
 """Positions of inputs that say how long what an op makes is, or along which axis."""
 MEASURES: Final = frozenset({"Shape", "Size"})
 """Ops whose results depend on lengths alone."""
+RANKED: Final = frozenset({"Flatten", "Shape", "Size", "NonZero", "Reshape", "NonMaxSuppression"})
+"""Ops whose results have as many dimensions, whatever they read."""
 
 
 def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType({})) -> dict[str, ir.Node]:
@@ -99,16 +101,12 @@ def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType(
     return found
 
 
-RANKED: Final = frozenset({"Flatten", "Shape", "Size", "NonZero", "Reshape", "NonMaxSuppression"})
-"""Ops whose results have as many dimensions, whatever they read."""
-
-
-def value_ranks(model: ir.Model) -> frozenset[str]:
-    """Tensors of the main graph that have more or fewer dimensions by values.
+def value_ranks(model: ir.Model, lengths: Collection[str]) -> frozenset[str]:
+    """Tensors of the main graph that have more or fewer dimensions by values, `lengths` being those of `value_lengths`.
 
     A Squeeze that names no axes drops whatever has the length of one, a Reshape makes as many as are listed.
     """
-    lengths, found = value_lengths(model), set[str]()
+    found = set[str]()
     for node in model.graph:
         first, second = (*(value.name if value else "" for value in node.inputs[:2]), "", "")[:2]
         is_squeezed = node.op_type == "Squeeze" and first in lengths and not second and "axes" not in node.attributes

@@ -312,6 +312,7 @@ def _scene(
     known = {**constants, **inputs, **types}
     # Of what is transposed the runtime asks what is read for its shape.
     turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
+    lengths = value_lengths(parts.model)
     return Scene(
         steps=steps,
         types=known,
@@ -325,8 +326,8 @@ def _scene(
         taken=frozenset(taken),
         form=info.gates,
         told=frozenset((*parts.weights, *_fully_known(parts), *turned)),
-        unsure=_instances(value_lengths(parts.model), steps),
-        ranked_by_values=_instances(value_ranks(parts.model), steps),
+        unsure=_instances(lengths, steps),
+        ranked_by_values=_instances(value_ranks(parts.model, lengths), steps),
         guard=info.guard,
         layout=None if info.layout is None else _layout_gates(steps, info.layout, parts),
     )

@@ -375,11 +375,11 @@ def is_for_threads(domain: str, op_type: str) -> bool:
 
 def slice_op(op: OpView, slab: Slab) -> Sliced | None:
     """The op cut down to make a slab of its outputs, or to add up some positions; None where no rule can."""
-    adding = added_up(op) if slab.axis == SUMMED else None
-    if slab.axis != SUMMED:
-        sliced = rule_of(*op.key).cut(op, slab)
-    else:
+    if slab.axis == SUMMED:
+        adding = added_up(op)
         sliced = None if adding is None else sums.cut_sum(op, adding, slab)
+    else:
+        sliced = rule_of(*op.key).cut(op, slab)
     if sliced is None or not any(op.defaults):
         return sliced
     # what a caller may give is no constant to be cut
