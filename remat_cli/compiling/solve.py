@@ -142,6 +142,11 @@ class BudgetQuestion:
         return self.budget_bytes + self.room_bytes
 
     @property
+    def calm_bytes(self) -> int:
+        """What a plan may hold so that its steps need fewer gates: no more than the baseline does."""
+        return min(self.budget_bytes, self.baseline.peak)
+
+    @property
     def asks_for_all(self) -> bool:
         """Whether the budget is 100 % of what the model needs as it is: then small things of ours come on top."""
         return self.is_share and self.budget_bytes >= self.baseline.peak

@@ -153,15 +153,16 @@ def _heeding_layouts(
     return None
 
 
-def save_in_order(prepared: Prepared, profile: Profile, path: Path) -> Path:
+def save_in_order(prepared: Prepared, profile: Profile, path: Path, most_bytes: int) -> Path:
     """Save the model with gates that hold its ops in the graph's order, so that it runs as a plan of it will.
 
-    But for what plans put into a calmer order at no cost. Nothing of the profile matters but what it is a profile of.
+    But for what plans of `most_bytes` put into a calmer order at no cost. Nothing of the profile matters but what it
+    is a profile of.
     """
     free = tuple(OpCost(op.name, 0) for op in prepared.graph.ops)
     problem = make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free))
     plan = baseline(problem)
-    plan = calm(problem.with_budget(plan.peak), plan, "free")
+    plan = calm(problem.with_budget(max(plan.peak, most_bytes)), plan, "free")
     written = _left_alone(prepared, plan, plan.peak)
     _IN_ORDER[prepared.reference] = _InOrder(
         prepared.graph, prepared.layout, prepared.conditions, prepared.optimised_as, plan.schedule, written
@@ -205,7 +206,7 @@ def _write_calmly(
 
     The last one tried where none fits.
     """
-    answer = _calmed(found, search, 0)
+    answer = _as_measured(prepared, found, search) or _calmed(found, search, 0)
     if prepared.layout is not None:
         leanest = min(_as_run(prepared, profile, answer), key=attrgetter("first_run_bytes"))
         return leanest.answer, _write(leanest)
@@ -297,8 +298,18 @@ def _with_sums_in_turn(prepared: Prepared, answer: BudgetAnswer) -> BudgetAnswer
 
 def _calmed(found: BudgetAnswer, search: Search, room_bytes: int) -> BudgetAnswer:
     """The answer with its steps in an order that needs few gates, some room left below budget and baseline."""
-    most_bytes = min(found.question.budget_bytes, found.question.baseline.peak) - room_bytes
-    return found.with_plan(calm(found.question.problem.with_budget(most_bytes), found.known_plan, search.limits.order))
+    problem = found.question.problem.with_budget(found.question.calm_bytes - room_bytes)
+    return found.with_plan(calm(problem, found.known_plan, search.limits.order))
+
+
+def _as_measured(prepared: Prepared, found: BudgetAnswer, search: Search) -> BudgetAnswer | None:
+    """The answer in the order in which the model was measured; None where that is not as good, or another was asked."""
+    kept, problem = _IN_ORDER.get(prepared.reference), found.question.problem
+    if kept is None or kept.graph is not prepared.graph or search.limits.order != "free" or found.question.least:
+        return None
+    plan = simulate(problem, kept.schedule)
+    is_as_good = plan.time_ns <= found.known_plan.time_ns and plan.peak <= found.question.calm_bytes
+    return found.with_plan(plan) if is_as_good else None
 
 
 def _excess_bytes(answer: BudgetAnswer, written: WrittenModel) -> int:

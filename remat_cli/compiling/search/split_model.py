@@ -255,7 +255,10 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
     beside = whole.prepared.reference_path
     turns = None if split.runnable is not None else beside
     is_run = not split.was_long and (turns is None or not is_known_beside(split, conditions, conditions.device))
-    tiles = replace(split, reference_path=save_in_order(split, whole.profile, path)) if is_run else split
+    tiles = split
+    if is_run:
+        most_bytes = whole.answer.question.calm_bytes
+        tiles = replace(split, reference_path=save_in_order(split, whole.profile, path, most_bytes))
     profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress, most_seconds)
     if relative is None:
         relative = _relative_time(tiles, beside, progress)
