@@ -34,7 +34,7 @@ from remat_cli.compiling.process.steady import (
 from remat_cli.compiling.solve import BudgetAnswer, Search, answer_again, tidied
 from remat_cli.core.schedule.graph import Graph, without_buffers
 from remat_cli.core.schedule.plan import Compute, Plan, Schedule
-from remat_cli.core.schedule.problem import make_problem
+from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.core.schedule.simulate import baseline, simulate
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.tidy import calm
@@ -48,6 +48,7 @@ from remat_cli.onnx_io.read.load import save_work
 from remat_cli.onnx_io.read.loaded import Touched, held_back, touched
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.arena_copies import arena_copies
+from remat_cli.onnx_io.write.gates import UnheldError
 from remat_cli.onnx_io.write.kernel_calls import heaps_of
 from remat_cli.onnx_io.write.processor_guard import guard_for
 from remat_cli.onnx_io.write.rewrite import RewriteInfo, Rewritten, rewrite, set_model_metadata
@@ -163,7 +164,7 @@ def save_in_order(prepared: Prepared, profile: Profile, path: Path, most_bytes: 
     problem = make_problem(prepared.graph, msgspec.structs.replace(profile, ops=free))
     plan = baseline(problem)
     plan = calm(problem.with_budget(max(plan.peak, most_bytes)), plan, "free")
-    written = _left_alone(prepared, plan, plan.peak)
+    plan, written = written_in_order(prepared, problem, plan, plan.peak)
     _IN_ORDER[prepared.reference] = _InOrder(
         prepared.graph, prepared.layout, prepared.conditions, prepared.optimised_as, plan.schedule, written
     )
@@ -210,13 +211,15 @@ def _write_calmly(
     if prepared.layout is not None:
         leanest = min(_as_run(prepared, profile, answer), key=attrgetter("first_run_bytes"))
         return leanest.answer, _write(leanest)
-    written = _write(_drawn(prepared, profile, answer))
+    drawn = _drawn(prepared, profile, answer)
+    answer, written = drawn.answer, _write(drawn)
     excess = _excess_bytes(answer, written)
     if not excess or found.question.least:
         return answer, written
     for other in (_calmed(found, search, excess), found):
         if other.plan != answer.plan:
-            answer, written = other, _write(_drawn(prepared, profile, other))
+            drawn = _drawn(prepared, profile, other)
+            answer, written = drawn.answer, _write(drawn)
             if not _excess_bytes(answer, written):
                 break
     return answer, written
@@ -249,10 +252,10 @@ class _Drawn:
 
 
 def _drawn(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> _Drawn:
-    plan = answer.known_plan
-    rewritten = _left_alone(prepared, plan, answer.question.budget_bytes)
+    question = answer.question
+    plan, rewritten = written_in_order(prepared, question.problem, answer.known_plan, question.budget_bytes)
     exact = judge_again(prepared, profile, plan, rewritten)
-    return _Drawn(answer, exact, Layouts(prepared, profile, plan, rewritten))
+    return _Drawn(answer.with_plan(plan), exact, Layouts(prepared, profile, plan, rewritten))
 
 
 def _as_run(prepared: Prepared, profile: Profile, answer: BudgetAnswer) -> Iterator[_Drawn]:
@@ -340,7 +343,7 @@ def _write(drawn: _Drawn) -> WrittenModel:
     unlike, beyond = frozenset[str](), tuple[int, ...]()
     if prepared.layout is not None:
         beyond = layouts.beyond(drawn.on_each)
-        shapes = {tensor.name: tensor.shape for tensor in plain.graph.tensors}
+        shapes = plain.graph.shapes
         unlike = differing_ops(prepared.layout, rewritten.model, shapes | dict(rewritten.known))
         if found is not None and form is not None:
             unlike |= differing_ops(prepared.layout, found.model, shapes | dict(found.known))
@@ -415,6 +418,17 @@ class _InOrder:
 
 _IN_ORDER: WeakKeyDictionary[Any, _InOrder] = WeakKeyDictionary()
 """By the optimised models that were measured."""
+
+
+def written_in_order(prepared: Prepared, problem: Problem, plan: Plan, budget_bytes: int) -> tuple[Plan, Rewritten]:
+    """The plan as a model; where ops that read nothing, as some that draw numbers, cannot wait, with these first."""
+    try:
+        return plan, _left_alone(prepared, plan, budget_bytes)
+    except UnheldError:
+        sources = {number for number, op in enumerate(prepared.graph.ops) if not (op.inputs or op.weights)}
+        op_ids = sorted(plan.schedule.op_ids(), key=lambda op: op not in sources)
+        first = simulate(problem, Schedule.of_ops(op_ids))
+        return first, _left_alone(prepared, first, budget_bytes)
 
 
 def _left_alone(prepared: Prepared, plan: Plan, budget_bytes: int) -> Rewritten:

@@ -21,7 +21,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
 
 def origins(text: str) -> dict[str, str]:
     """By tensor, the type of the op where its length begins to depend on values."""
-    found = value_lengths(ir.from_proto(parser.parse_model(HEAD + text)))
+    found = value_lengths(ir.from_proto(parser.parse_model(HEAD + text)), {})
     return {name: node.op_type for name, node in found.items()}
 
 
@@ -169,7 +169,7 @@ def test_what_a_file_says_of_the_length_of_what_is_found_is_not_believed():
     model = ir.from_proto(parser.parse_model(HEAD + text))
     for node in model.graph:
         node.outputs[0].shape = ir.Shape([1, 5])
-    assert list(value_lengths(model)) == ["found", "y"]
+    assert list(value_lengths(model, {})) == ["found", "y"]
 
 
 def test_what_a_run_contradicts_is_not_believed():
@@ -200,7 +200,7 @@ def test_dimensions_that_come_and_go_by_values_are_found():
         z = Reshape(x, listed)
     }"""
     model = ir.from_proto(parser.parse_model(HEAD + text))
-    assert value_ranks(model, value_lengths(model)) == {"some", "y", "z"}
+    assert value_ranks(model, value_lengths(model, {})) == {"some", "y", "z"}
 
 
 @pytest.mark.parametrize(("other", "is_ranked"), [("8, 4", False), ("4, 4", False), ("32", True)])
@@ -213,7 +213,7 @@ def test_bodies_may_make_more_or_fewer_dimensions(other, is_ranked):
         z = Sin(y)
     }}"""
     model = ir.from_proto(parser.parse_model(HEAD + text))
-    assert value_ranks(model, value_lengths(model)) == ({"y", "z"} if is_ranked else set())
+    assert value_ranks(model, value_lengths(model, {})) == ({"y", "z"} if is_ranked else set())
 
 
 LISTED = """(float[8, 4] x, int64[2] shape, int64 axis, float[4] w) => (float[a, b] y)

@@ -193,7 +193,7 @@ def judged(model: Path, found: Observation) -> Judged:
     graph = to_graph(ir.load(model), found.types)
     costs = tuple(OpCost(op.name, 1) for op in graph.ops)
     plan = baseline(make_problem(graph, Profile("cpu", "", NONE, costs, 0, 0)))
-    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    shapes = graph.shapes
     return Judged(graph, plan, 0, tuple(known_kind(tensor, shapes) for tensor in graph.tensors))
 
 

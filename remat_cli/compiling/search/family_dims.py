@@ -42,7 +42,7 @@ def dims_of_all(
     seen = [(dict(prepared.conditions.dims), prepared.graph)]
     sizes = [{**prepared.conditions.dims, **small} for small in small_sizes(family)]
     seen += zip(sizes, _graphs_at(prepared, path, sizes), strict=True)
-    shapes = [(sizes, {tensor.name: tensor.shape for tensor in graph.tensors}) for sizes, graph in seen]
+    shapes = [(sizes, graph.shapes) for sizes, graph in seen]
     return family.unified(learn_dims(prepared.reference, prepared.graph, shapes, known))
 
 

@@ -194,7 +194,7 @@ class Loops:
             dims = dims_of_all(prepared, prepared.reference_path, self._family)
             reference = with_sequences(prepared, self.task.request.conditions, self.task.work)
         reference = reference or with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
-        from_values = value_lengths(reference)
+        from_values = value_lengths(reference, prepared.graph.shapes)
         sure = {name: each for name, each in dims.items() if name not in from_values}
         lean = with_known_shapes(without_expands(reference, sure), sure, self._family)
         lean = with_taken_branches(with_known_numbers(lean, sure))

@@ -78,7 +78,7 @@ def _check_time(plan: PlanFile, judged: Plan) -> None:
 
 def _check_family(plan: PlanFile, dims: Mapping[str, tuple[Dim, ...]]) -> None:
     """Dimensions for all sizes are those of the graph at the sizes that the plan was made for."""
-    shapes = {tensor.name: tensor.shape for tensor in plan.graph.tensors}
+    shapes = plan.graph.shapes
     asked = plan.request.family
     missing = {name for found in dims.values() for dim in found for name in dim.names} - plan.request.dims.keys()
     if asked is None or missing:

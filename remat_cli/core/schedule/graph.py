@@ -128,6 +128,11 @@ class Graph(msgspec.Struct, frozen=True):
         return tuple(i for i, t in enumerate(self.tensors) if t.producer is None)
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor by its name, as a run showed it."""
+        return {tensor.name: tensor.shape for tensor in self.tensors}
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of all model inputs together."""
         return sum(self.tensors[i].size_bytes for i in self.model_inputs)

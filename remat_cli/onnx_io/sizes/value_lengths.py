@@ -71,7 +71,7 @@ RANKED: Final = frozenset({"Flatten", "Shape", "Size", "NonZero", "Reshape", "No
 """Ops whose results have as many dimensions, whatever they read."""
 
 
-def value_lengths(model: ir.Model, seen: Mapping[str, Shape] = MappingProxyType({})) -> dict[str, ir.Node]:
+def value_lengths(model: ir.Model, seen: Mapping[str, Shape]) -> dict[str, ir.Node]:
     """Tensors of the main graph whose lengths depend on values, by name, each with the op where that begins.
 
     Any input is a value, also one that has a default, but none of a name of ours. `seen` are shapes as a run showed

@@ -40,6 +40,10 @@ from remat_cli.onnx_io.write.processor_guard import GUARD_RESULT, Guard
 from remat_cli.ort_rules.order import depth_first_order, ready_order
 
 
+class UnheldError(RematError):
+    """An op that reads nothing was to wait for others, and has nothing to wait with."""
+
+
 def add_gates(scene: Scene) -> GatedOps:
     """Insert gates until a default and a priority-based session both run the ops in the order they stand in.
 
@@ -47,7 +51,7 @@ def add_gates(scene: Scene) -> GatedOps:
     because gates change the order of exploration. Each round adds a gate, so there are at most as many as ops.
 
     Raises:
-        RematError: an op that would run too early reads nothing that can be gated.
+        UnheldError: an op that would run too early reads nothing that can be gated.
     """
     gated: set[int] = set()
     while True:
@@ -332,7 +336,7 @@ class _GateWriter:
         if computed:
             return next((name for name in computed if name not in loose), computed[0])
         if not inputs:
-            raise RematError(f"op '{step.name}' reads nothing, so that it cannot be held in the plan's order")
+            raise UnheldError(f"op '{step.name}' reads nothing, so that it cannot be held in the plan's order")
         if step.domain == CONTRIB and self.scene.types[inputs[0]].dtype in WORKED_ON:
             return inputs[0]
         return min(inputs, key=lambda name: math.prod(self.scene.types[name].shape))

@@ -71,7 +71,7 @@ def raise_opset(model: ir.Model, version: int, graph: Graph) -> ir.Model | None:
     copy, old = model.clone(), opset_of(model)
     if old >= version:
         return copy
-    shapes = {tensor.name: tensor.shape for tensor in graph.tensors}
+    shapes = graph.shapes
     types = element_types({tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in graph.tensors})
     kinds = {name: kind.dtype for name, kind in types.items()}
     for step in sorted({each for each in MADE_INPUTS if old < each < version} | {version}):

@@ -312,7 +312,7 @@ def _scene(
     known = {**constants, **inputs, **types}
     # Of what is transposed the runtime asks what is read for its shape.
     turned = (name for step in steps if step.op_type == "Transpose" for name in step.makes)
-    lengths = value_lengths(parts.model)
+    lengths = value_lengths(parts.model, graph.shapes)
     return Scene(
         steps=steps,
         types=known,

@@ -33,7 +33,7 @@ def learn_dims(
         ModelError: a dimension follows no rule that remat knows.
     """
     makers = {value.name: node for node in model.graph for value in node.outputs}
-    from_values = value_lengths(model, {tensor.name: tensor.shape for tensor in graph.tensors})
+    from_values = value_lengths(model, graph.shapes)
     known: dict[str, tuple[Dim, ...]] = {}
     for tensor in graph.tensors:
         node = makers.get(tensor.name)

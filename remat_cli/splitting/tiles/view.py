@@ -145,7 +145,7 @@ class ModelView:
     @cached_property
     def value_lengths(self) -> frozenset[str]:
         """Tensors whose length is another one in the next run."""
-        return frozenset(value_lengths(self.model, {tensor.name: tensor.shape for tensor in self.graph.tensors}))
+        return frozenset(value_lengths(self.model, self.graph.shapes))
 
     @cached_property
     def of_value_lengths(self) -> frozenset[int]:
