@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from remat_cli.compiling.platform import Platform
 from remat_cli.compiling.prepare import Prepared, profile_request
 from remat_cli.compiling.ways import way_asked
 from remat_cli.core.values.conditions import Conditions
-from remat_cli.core.values.noise import TimeNoise
+from remat_cli.core.values.noise import TimeNoise, weighed
 from remat_cli.core.values.profile import DeviceSpec, OpCost, Profile, Provenance
 from remat_cli.onnx_io.read.interface import weight_uses
 from remat_cli.onnx_io.read.load import save
@@ -58,6 +58,18 @@ def profile_model(prepared: Prepared, conditions: Conditions, progress: Progress
     return found
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A model to be run in turn with the one that is measured, and how many times as long that takes by `estimate`.
+
+    `model`: None where nothing can be run in turn. After `most_seconds` runs that are timed end, settled or not.
+    """
+
+    model: Path | None = None
+    most_seconds: float = math.inf
+    estimate: float | None = None
+
+
 def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec, progress: Progress) -> Profile:
     """The cost of every op as seen inside the model; only what the cache does not know is measured.
 
@@ -65,21 +77,20 @@ def profile_inside(prepared: Prepared, conditions: Conditions, spec: DeviceSpec,
         RuntimeFailure: the model fails to run.
         MissingDependency: the device cannot be used.
     """
-    return profile_beside(prepared, None, conditions, spec, progress)[0]
+    return profile_beside(prepared, Beside(), conditions, spec, progress)[0]
 
 
 def profile_beside(
     prepared: Prepared,
-    beside: Path | None,
+    beside: Beside,
     conditions: Conditions,
     spec: DeviceSpec,
     progress: Progress,
-    most_seconds: float = math.inf,
 ) -> tuple[Profile, float | None]:
     """`profile_inside`, and how long a run takes as a multiple of one of the model beside; None: that was not measured.
 
-    What the session packs is then known already: gates, if the model has any, bring constants of their own. After
-    `most_seconds` runs that are timed end, settled or not.
+    Where turns do not agree, the estimate of the multiple counts too, if there is one. What the session packs is then
+    known already: gates, if the model has any, bring constants of their own.
 
     Raises:
         RuntimeFailure: a model fails to run.
@@ -87,7 +98,7 @@ def profile_beside(
     """
     progress.stage(stages.PROFILING)
     scope, measured = cache_scope(spec, conditions), prepared.facts.measured
-    relative = None if beside is None else known_relative(prepared)
+    relative = None if beside.model is None else known_relative(prepared)
     with ProfileCache(conditions.cache_dir) as cache:
         known = cache.op_costs(scope, prepared.signatures)
         is_known = len(known) == len(set(prepared.signatures))
@@ -97,11 +108,12 @@ def profile_beside(
             relative = prepared.facts.relative_time
             _keep(cache, scope, prepared, measured, prepared.facts)
         elif not is_trusted and not (is_known and is_right_now(prepared, expected_ns, conditions, spec)):
-            asked = profile_request(conditions, spec, RUNS - is_known, prepared.reference, most_seconds)
+            asked = profile_request(conditions, spec, RUNS - is_known, prepared.reference, beside.most_seconds)
             names, advance = [op.name for op in prepared.graph.ops], _telling_how_long(progress)
-            measured = measure(prepared.reference_path, prepared.feeds, names, asked, advance, beside)
+            measured = measure(prepared.reference_path, prepared.feeds, names, asked, advance, beside.model)
             if measured.relative_time is not None:
-                relative = measured.relative_time
+                relative, error = measured.relative_time, measured.relative_error
+                relative = relative if beside.estimate is None else weighed(relative, error, beside.estimate)
                 measured = msgspec.structs.replace(measured, packed_bytes=prepared.facts.packed_bytes)
             facts = msgspec.structs.replace(prepared.facts, measured=measured, relative_time=relative)
             are_wrong = is_known and is_wrong(prepared, expected_ns, measured.whole)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from remat_cli.core.values.noise import TimeNoise, are_sure, multiple_in_turn, ratios_in_turn
+from remat_cli.core.values.noise import TimeNoise, are_sure, multiple_error, multiple_in_turn, ratios_in_turn, weighed
 from remat_cli.core.values.promises import Asked
 from tests.report import samples
 
@@ -78,3 +78,11 @@ def test_what_others_do_meanwhile_hardly_changes_the_ratio_of_neighbours():
 )
 def test_turns_end_once_more_of_them_would_hardly_tell_more(ratios, sure):
     assert are_sure(ratios) is sure
+
+
+def test_an_estimate_counts_as_far_as_turns_do_not_agree():
+    calm, busy = [9.0, 1.5, 1.501, 1.502, 1.5], [9.0, 1.5, 2.6, 1.2, 1.9]
+    assert weighed(multiple_in_turn(calm), multiple_error(calm), 1.1) == pytest.approx(1.5, abs=0.001)
+    assert 1.1 < weighed(multiple_in_turn(busy), multiple_error(busy), 1.1) < multiple_in_turn(busy) - 0.1
+    assert multiple_error([9.0]) is None
+    assert weighed(1.7, multiple_error([1.7]), 1.1) == 1.7  # one turn says nothing of how sure it is

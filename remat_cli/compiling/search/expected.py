@@ -4,14 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remat_cli.core.values.noise import SPREAD
+
 SAME = 0.03
 """Of the logarithm of bytes: no further apart two are the same, but for what is written beside their ops."""
 FAR = 0.5
 """Of the logarithm of bytes: so far apart two candidates say little of each other."""
 OTHER_FORM = 0.5
 """How much of what one form shows holds for another one."""
-SPREAD = 0.15
-"""Of the time of a run: how far estimates are off where nothing of the kind was measured."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from remat_cli.compiling.prepare import (
     observe,
     settings_elsewhere,
 )
-from remat_cli.compiling.profile import is_known_beside, profile_beside
+from remat_cli.compiling.profile import Beside, is_known_beside, profile_beside
 from remat_cli.compiling.write import save_in_order
 from remat_cli.core.schedule.graph import Graph
 from remat_cli.core.values.conditions import Conditions
@@ -237,7 +237,9 @@ def find_fused(model: Any, optimised: Path) -> str | None:
     return None
 
 
-def profile_split(split: Prepared, whole: Answered, progress: Progress, most_seconds: float) -> Profile:
+def profile_split(
+    split: Prepared, whole: Answered, progress: Progress, most_seconds: float, estimate: float | None = None
+) -> Profile:
     """The cost of every op of a split model, on the scale of the whole model's.
 
     Ops measured alone, and in another minute, say little about how two models compare. So both are run in turn, the
@@ -245,7 +247,7 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
     model are scaled until their sum is to the sum of the whole model's op times as the one run is to the other. Of a
     model for many sizes whose runs are long the first run of each is taken. Where this machine cannot run the whole one
     at these sizes, that is done at smaller ones. After `most_seconds`, which are left to the search, few runs are
-    enough.
+    enough. The `estimate` is of the multiple, where there is one: it counts as far as runs in turn do not agree.
 
     Raises:
         RuntimeFailure: a model fails to run.
@@ -259,7 +261,8 @@ def profile_split(split: Prepared, whole: Answered, progress: Progress, most_sec
     if is_run:
         most_bytes = whole.answer.question.calm_bytes
         tiles = replace(split, reference_path=save_in_order(split, whole.profile, path, most_bytes))
-    profile, relative = profile_beside(tiles, turns, conditions, conditions.device, progress, most_seconds)
+    in_turn = Beside(turns, most_seconds, estimate)
+    profile, relative = profile_beside(tiles, in_turn, conditions, conditions.device, progress)
     if relative is None:
         relative = _relative_time(tiles, beside, progress)
     whole_ns, sum_ns = (sum(cost.time_ns for cost in known.ops) for known in (whole.profile, profile))

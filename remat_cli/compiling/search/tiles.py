@@ -272,7 +272,8 @@ class TileCandidate:
             return None
         task, prepared = self.tiles.task, built.prepared
         with task.clock.running():
-            profile = profile_split(prepared, task.whole, task.progress, task.clock.left)
+            estimate = 1 + built.proposal.added_ns / task.baseline_ns
+            profile = profile_split(prepared, task.whole, task.progress, task.clock.left, estimate)
         chosen = replace(self, proposal=built.proposal)
         return SplitTrial(chosen, prepared, profile, self.tiles.record(built.proposal), tiled=built.model)
 

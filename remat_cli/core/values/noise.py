@@ -13,6 +13,8 @@ LEAST_BUSY_PERCENT, LEAST_QUIET_PERCENT = 5.0, 25.0
 
 FEWEST_RATIOS, SURE_PERCENT = 3, 2.0
 """How near the middle of so many ratios at least has to be to the truth for turns to end."""
+SPREAD, SPREAD_SHARE = 0.15, 0.5
+"""How far estimates of an added time are off before anything was measured: of a run, and of the estimate."""
 
 
 class TimeNoise(msgspec.Struct, frozen=True):
@@ -71,6 +73,27 @@ def multiple_in_turn(ratios: Sequence[float]) -> float:
     What else the machine does meets neighbours in time alike, so that this is nearer to the truth than least times are.
     """
     return median(ratios[1:] or ratios)
+
+
+def multiple_error(ratios: Sequence[float]) -> float | None:
+    """How far `multiple_in_turn` may be off, as a standard error of the median; None: there was one turn."""
+    later = ratios[1:] or ratios
+    if len(later) < 2:
+        return None
+    low, _, high = quantiles(later, n=4, method="inclusive")
+    return (high - low) / sqrt(len(later))
+
+
+def weighed(measured: float, error: float | None, estimate: float) -> float:
+    """A multiple as turns and an estimate say together, each weighed by how sure it is.
+
+    Of turns that agree next to nothing is left to the estimate; where other programs were in the way, more is.
+    """
+    if not error:
+        return measured
+    spread = SPREAD + SPREAD_SHARE * abs(estimate - 1)
+    trust = spread**2 / (spread**2 + error**2)
+    return trust * measured + (1 - trust) * estimate
 
 
 def are_sure(ratios: Sequence[float]) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from remat_cli.base.errors import RuntimeFailure
 from remat_cli.base.files import WORK_FOLDER
-from remat_cli.core.values.noise import are_sure, multiple_in_turn, ratios_in_turn
+from remat_cli.core.values.noise import are_sure, multiple_error, multiple_in_turn, ratios_in_turn
 from remat_cli.core.values.profile import OpCost
 from remat_cli.ort_rules.bodies import KernelWiring, body_requests
 from remat_cli.runtime.observe._events import ProfiledRun, ProfileEvent, body_kernel
@@ -119,7 +119,8 @@ class Measured(msgspec.Struct, frozen=True):
     `loading_peak_bytes` is how much resident memory loading took at most beyond what it left (None: this system does
     not tell). `run_noise_percent` is how far the second-least whole run lies above the least; `runs` says how often the
     model was run, all kinds of runs together. `relative_time` is how long a run takes, as a multiple of another model's
-    in turn with it. `bodies` says, by op that runs a body, what that asks for, in the form of `body_requests`.
+    in turn with it, `relative_error` how far that may be off (None: there was one turn). `bodies` says, by op that runs
+    a body, what that asks for, in the form of `body_requests`.
     """
 
     ops: tuple[OpCost, ...]
@@ -129,6 +130,7 @@ class Measured(msgspec.Struct, frozen=True):
     run_noise_percent: float = 0.0
     runs: int = 0
     relative_time: float | None = None
+    relative_error: float | None = None
     bodies: dict[str, tuple[int, ...]] = {}
 
     @property
@@ -210,6 +212,7 @@ def measure_here(job: MeasureJob, advance: Advance) -> Measured:
         run_noise_percent=noise_percent(times),
         runs=1 + bool(request.wiring) + len(runs) + (0 if is_long and job.beside is None else len(times)),
         relative_time=multiple_in_turn(ratios) if ratios else None,
+        relative_error=multiple_error(ratios) if ratios else None,
         bodies=bodies,
     )
 
