@@ -60,16 +60,14 @@ def run_compiler(
     model: Path, flags: Sequence[str], output: Path, cache: Path, timeout_seconds: float | None = None
 ) -> tuple[int | None, Row, str]:
     """Exit code (None: stopped), report, and what was said last, with the model's name for its path."""
-    how = () if "--verify" in flags else ("--verify", "fast")
-    words = ("compile", model, *flags, *how, "--output", output, "--plan", output.with_name(PLAN))
+    words = ("compile", model, *_verified(flags, "fast"), "--output", output, "--plan", output.with_name(PLAN))
     code, report, said = run_remat(*words, cache=cache, timeout_seconds=timeout_seconds)
     return code, report, said.replace(str(model), model.name)
 
 
 def compile_row(name: str, path: Path, budget: str, flags: Sequence[str], folder: Path) -> Row:
     """Compile and verify; the new model and its plan are left in the folder."""
-    how = () if "--verify" in flags else ("--verify", "thorough")
-    words = ("compile", path, "--budget", budget, *how, *flags)
+    words = ("compile", path, "--budget", budget, *_verified(flags, "thorough"))
     code, report, said = run_remat(*words, "--output", folder / OUTPUT, "--plan", folder / PLAN)
     return {
         "model": name,
@@ -78,6 +76,11 @@ def compile_row(name: str, path: Path, budget: str, flags: Sequence[str], folder
         "message": said,
         "report": {key: value for key, value in report.items() if key not in OF_THIS_RUN},
     }
+
+
+def _verified(flags: Sequence[str], how: str) -> tuple[str, ...]:
+    """The flags, with a way to verify where they name none."""
+    return (*flags,) if "--verify" in flags else ("--verify", how, *flags)
 
 
 def table_lines(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:

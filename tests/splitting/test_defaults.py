@@ -101,7 +101,7 @@ def test_rules_know_no_value_of_a_default():
     case = _case("CumSum")
     op = next(op for op in case.view.ops if op.node.op_type == "CumSum")
     assert op.constant(1) is None
-    assert (op.is_packed(1), op.defaults[1]) == (False, True)
+    assert (op.is_fixed(1), op.defaults[1]) == (False, True)
 
 
 def test_a_default_is_no_fixed_value():

@@ -50,7 +50,7 @@ def goes_both_ways(view: ModelView, op: int) -> bool:
     is_known = not any(name in spec.node.attributes for name in NUMBERS) and view.tensors[names[0]].dtype == "float"
     given = [place for place in range(1, len(spec.inputs)) if spec.has_input(place)]
     can_be_cut = all(spec.constant(place) is not None for place in given if place in (*WEIGHTS, *SCALES))
-    if not all(spec.is_packed(place) for place in given):
+    if not all(spec.is_fixed(place) for place in given):
         can_be_cut = can_be_cut and view.model.graph.opset_imports.get(ONNX, 1) >= SLICED_SINCE
     kept = {value.name for value in view.model.graph.outputs}
     is_rest_unread = not any(view.readers.get(name) or name in kept for name in names[1:] if name)
@@ -103,7 +103,7 @@ def _one_way(rewrite: Rewrite, op: int, going: _Way) -> Generator[Draft]:
     reads = [going.source, *view.reads[op][1:]]
     for place in (place for place in range(1, len(reads)) if reads[place]):
         whole, name = spec.constant(place), reads[place]
-        if whole is not None and spec.is_packed(place):
+        if whole is not None and spec.is_fixed(place):
             reads[place] = rewrite.constant(whole[at : at + 1], f"{name}/{way}")
         else:  # a state, or weights of which a caller may give others
             reads[place] = rewrite.name(f"{name}/{way}")

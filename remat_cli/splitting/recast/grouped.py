@@ -35,12 +35,14 @@ MOST_PARTS = 8  # of MultiHeadAttention, each of several heads
 class _Heads:
     """Into how many groups the heads of an op come apart, and the axis along which they lie, by input.
 
-    `counts` are the attributes that say how many heads there are.
+    `counts` are the attributes that say how many heads there are. `added` is the input whose numbers are added to
+    queries, keys and values, all in one constant (None: there is no such input).
     """
 
     groups: int
     axes: Mapping[int, int]
     counts: Mapping[str, int]
+    added: int | None = None
 
 
 def groups_apart(cast: Recast, least_bytes: int, forbidden: frozenset[str]) -> Recast:
@@ -90,7 +92,7 @@ def _of_many(spec: OpView) -> _Heads | None:
         axes[SCORES] = HEADS_SECOND
     heads = spec.integer("num_heads", 1)
     groups = max((count for count in range(2, MOST_PARTS + 1) if heads % count == 0), default=heads)
-    return _Heads(groups, axes, {"num_heads": heads})
+    return _Heads(groups, axes, {"num_heads": heads}, BIAS if spec.has_input(BIAS) else None)
 
 
 _HEADS: Mapping[tuple[str, str], Callable[[OpView], _Heads | None]] = {
@@ -112,8 +114,8 @@ def parts_of_groups(rewrite: Rewrite, op: int) -> Generator[Draft]:
             part = _Part(rewrite, reads[place], axis, group, heads.groups)
             reads[place] = part.named("group")
             yield part.sliced(op, reads[place])
-        if spec.key[1] == "MultiHeadAttention" and spec.has_input(BIAS):
-            reads[BIAS] = _bias(rewrite, op, heads.groups, group)
+        if heads.added is not None:
+            reads[heads.added] = _added(rewrite, op, heads.added, (heads.groups, group))
         results = tuple(
             _Part(rewrite, name, axis, group, heads.groups).named("made")
             for name, axis in zip(made, MADE_AXES, strict=False)
@@ -129,10 +131,10 @@ def parts_of_groups(rewrite: Rewrite, op: int) -> Generator[Draft]:
         yield Draft(name, "Concat", joined, (result,), changed=(ir.AttrInt64("axis", MADE_AXES[place]),))
 
 
-def _bias(rewrite: Rewrite, op: int, groups: int, group: int) -> str:
-    """A constant: what a group of heads adds to queries, keys and values."""
-    spec, name = rewrite.view.ops[op], rewrite.view.reads[op][BIAS]
-    whole = present(spec.constant(BIAS), "a bias that is a constant")
+def _added(rewrite: Rewrite, op: int, place: int, part_of: tuple[int, int]) -> str:
+    """A constant: what one of so many groups of heads adds to queries, keys and values."""
+    (groups, group), spec, name = part_of, rewrite.view.ops[op], rewrite.view.reads[op][place]
+    whole = present(spec.constant(place), "a bias that is a constant")
     width = spec.input_shape(QUERIES)[-1]
     lists = (whole[:width], whole[width : 2 * width], whole[2 * width :])
     part = np.concatenate([np.split(each, groups)[group] for each in lists])

@@ -83,7 +83,7 @@ def handed_on(spec: OpView) -> HandedOn | None:
     is_known = items == 1 or (items <= UNSHARED_ITEMS and not is_shared)
     is_whole = not is_plain or not is_known or read == 1 or spec.is_portable or spec.outputs[0] is None
     given = [place for place in SCALES if spec.has_input(place)]
-    if is_whole or spec.has_input(LENGTHS) or not all(spec.is_packed(place) for place in given):
+    if is_whole or spec.has_input(LENGTHS) or not all(spec.is_fixed(place) for place in given):
         return None
     return LSTM_STATES
 

@@ -266,7 +266,7 @@ def element_type(op: OpView) -> ir.DataType | None:
 
 def is_one_packed(op: OpView, right: Shape) -> bool:
     """Whether the second factor, of that shape, is one constant matrix that is packed alike for any number of rows."""
-    return op.is_packed(1) and len(right) == 2 and element_type(op) != ir.DataType.DOUBLE
+    return op.is_fixed(1) and len(right) == 2 and element_type(op) != ir.DataType.DOUBLE
 
 
 def _factors(op: OpView) -> Factors:

@@ -51,7 +51,7 @@ def recurrent(op: OpView, slab: Slab) -> Sliced | None:
 def is_packed(op: OpView) -> bool:
     """Whether the runtime packs the matrices beforehand: its products then add up each row in the same order."""
     is_packing = op.node.op_type in ("GRU", "LSTM") and element_type(op) == ir.DataType.FLOAT
-    return is_packing and op.is_packed(1) and op.is_packed(2)
+    return is_packing and op.is_fixed(1) and op.is_fixed(2)
 
 
 def handed_on(op: OpView) -> HandedOn | None:

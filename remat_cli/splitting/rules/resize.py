@@ -69,7 +69,7 @@ def _factor(op: OpView, axis: int) -> Fraction | None:
     """By how much an axis grows, None where not known before the run, or where sizes are no whole multiples."""
     source, target = op.input_shape(0)[axis], op.output_shape[axis]
     if has_sizes(op):
-        return Fraction(target, source) if op.is_packed(_SIZES) else None
+        return Fraction(target, source) if op.is_fixed(_SIZES) else None
     scales = scales_of(op)
     axes = axes_of(op)
     if scales is None:

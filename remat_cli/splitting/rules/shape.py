@@ -62,7 +62,7 @@ def open_axes(op: OpView) -> dict[int, int]:
 def reshape(op: OpView, slab: Slab) -> Sliced | None:
     """Reshape, cut where the axis begins after the same number of elements on both sides."""
     is_open = open_axes(op).get(slab.axis) in (REST, COPIED)
-    is_known = op.is_packed(1) or op.at_one_size
+    is_known = op.is_fixed(1) or op.at_one_size
     regrouped = _regroup(op.input_shape(0), op.output_shape, slab) if is_known or is_open else None
     if regrouped is None:
         return None
@@ -97,7 +97,7 @@ def expansion(op: OpView, slab: Slab) -> Sliced | None:
     is_left_open = wanted is not None and said[slab.axis] == REPEATED
     if is_read and (is_left_open or open_axes(op).get(slab.axis) == REPEATED):
         return Sliced((Slab(axis, slab.start, slab.stop), None), slab)
-    if not (op.is_packed(1) or op.at_one_size):
+    if not (op.is_fixed(1) or op.at_one_size):
         return None
     shape = (*target[: slab.axis], slab.extent, *target[slab.axis + 1 :])
     need = Slab(axis, slab.start, slab.stop) if is_read else None

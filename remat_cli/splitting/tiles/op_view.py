@@ -99,8 +99,8 @@ class OpView:
         """Whether an optional input is given."""
         return position < len(self.inputs) and self.inputs[position] is not None
 
-    def is_packed(self, position: int) -> bool:
-        """Whether the runtime may pack an input beforehand: a constant for which no caller may give another."""
+    def is_fixed(self, position: int) -> bool:
+        """Whether an input is a constant for which no caller may give another: the runtime may pack it beforehand."""
         return self.weights[position] and not any(self.defaults[position : position + 1])
 
     def integer(self, name: str, default: int) -> int:
