@@ -33,21 +33,14 @@ from remat_cli.onnx_io.read.copies import copy_of
 from remat_cli.onnx_io.read.interface import Interface, fed_inputs
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.read.layout_scene import layout_scene, run_once
-from remat_cli.onnx_io.read.load import (
-    DimBindings,
-    SourceModel,
-    inputs_of,
-    load,
-    prepare_optimized,
-    save_work,
-    state_file,
-)
+from remat_cli.onnx_io.read.load import DimBindings, SourceModel, inputs_of, load, prepare_optimized, state_file
 from remat_cli.onnx_io.read.phases import carry_phases
 from remat_cli.onnx_io.read.seeds import give_seeds
 from remat_cli.onnx_io.read.to_graph import INPUTS, op_signatures, to_graph
 from remat_cli.onnx_io.read.told_inputs import told_inputs
 from remat_cli.onnx_io.sizes.open_sizes import with_sizes_at_ports
 from remat_cli.onnx_io.sizes.value_lengths import value_lengths
+from remat_cli.onnx_io.write.save import save_work
 from remat_cli.ort_rules.layout import WholeLayout, whole_layout
 from remat_cli.ort_rules.records import Rules, rules_for
 from remat_cli.ort_rules.runtime import Runtime

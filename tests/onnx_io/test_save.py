@@ -107,6 +107,18 @@ def test_weights_go_to_a_file_beside(target):
     assert tensors["w0"] == {"location": "out.onnx.data", "offset": "0", "length": "6400", "checksum": digest}
 
 
+def test_work_files_say_no_checksum_unless_protobuf_could_not_hold_them(target, monkeypatch):
+    """Hashing takes as long as writing; where weights cannot be hashed with the model its file has to tell them."""
+    save(model(0), target, external=True, outlasts=False)
+    assert b"checksum" not in target.read_bytes()
+    assert_holds(target, 0)
+    monkeypatch.setattr("remat_cli.onnx_io.write.save.INLINE_LIMIT_BYTES", 12_799)
+    save(model(0), target, external=True, outlasts=False)
+    first = sha256(target)
+    save(model(1), target, external=True, outlasts=False)
+    assert first != sha256(target)
+
+
 def test_the_runtime_takes_both(target):
     feeds = {"x": np.ones((2, ROWS), np.float32)}
     save(model(), target)

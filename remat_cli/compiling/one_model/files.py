@@ -23,11 +23,12 @@ from remat_cli.runtime.sessions.packing import PackingJob, save_packed
 from remat_cli.runtime.sessions.session import SessionSettings
 
 
-def save_model(planned: OneModel, path: Path, request: CompileRequest) -> RunsOn:
+def save_model(planned: OneModel, path: Path, request: CompileRequest, *, outlasts: bool = True) -> RunsOn:
     """Write the model; with its weights in a file beside it where that was asked for, or they are many.
 
     Copies as kernels pack them go there too where they are large, with primers where the heap would keep some of those
-    that a session makes. The model says where it runs, which is given back.
+    that a session makes. The model says where it runs, which is given back. What need not outlast this command is not
+    waited for until the disk has it.
 
     Raises:
         ConfigError: the path cannot be written.
@@ -57,7 +58,7 @@ def save_model(planned: OneModel, path: Path, request: CompileRequest) -> RunsOn
         model = primed(model)
     packed = _packed(model, planned.prepared) if is_packed else NOTHING_PACKED
     model = signed(model, len(packed.copies))
-    save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed)
+    save(model, path, external=is_packed or has_data_file(model, files.external), packed=packed, outlasts=outlasts)
     return runs_on
 
 
@@ -68,7 +69,7 @@ def _packed(model: Any, prepared: Prepared) -> PackedWeights:
     if not target.exists():
         with tempfile.TemporaryDirectory(prefix="pack_", dir=folder) as work:
             whole = Path(work) / "whole.onnx"
-            save(model, whole, external=True)
+            save(model, whole, external=True, outlasts=False)
             settings = SessionSettings(intra_op_threads=1, custom_ops=prepared.conditions.custom_ops)
             save_packed(PackingJob(str(whole), str(target), SMALL_BYTES, settings))
     return packed_weights(target)

@@ -60,7 +60,7 @@ class ModelSettling:
     def _seen(self, planned: OneModel) -> tuple[ModelSettled, tuple[Lesson, ...]]:
         """Run the plan file and its model; also where runs left the judge."""
         path, request = self.how.new_path(), self.how.request
-        save_model(planned, path, request)
+        save_model(planned, path, request, outlasts=False)
         draft = record_model(planned, request)
         if request.outputs is not None:
             check_room_as(path, request.outputs[0], {request.outputs[1]: written_bytes(draft)})

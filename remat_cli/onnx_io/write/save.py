@@ -42,8 +42,8 @@ def save(
     """Write a model atomically; with `external`, and where protobuf cannot hold them, its weights go to `data_path`.
 
     `packed` are copies of weights that are then put beside them. Weights that lie in files are streamed, also from the
-    file that is replaced; the model can be read afterwards as before. The model file says the checksum of the data, so
-    that its own hash stands for both. What need not outlast this command is not waited for until the disk has it.
+    file that is replaced; the model can be read afterwards as before. What outlasts this command is on the disk then,
+    and the model file says the checksum of the data, so that its own hash stands for both.
 
     Raises:
         ConfigError: the path cannot be written.
@@ -61,7 +61,8 @@ def save(
     else:
         # Write a model and its data file. All is on disk, under other names, before anything that was there changes.
         data = data_path(path)
-        checksum = _checksum(_pieces(moving, packed))
+        is_signed = outlasts or _bytes_of(moving) > INLINE_LIMIT_BYTES  # whose hash is that of the model file alone
+        checksum = _checksum(_pieces(moving, packed)) if is_signed else None
         with atomic_path(path, outlasts=outlasts) as temporary:
             _write(temporary, [_with_data(model, data, packed, checksum)], outlasts=outlasts)
             if not _has_checksum(data, checksum):
@@ -175,10 +176,10 @@ def _pieces(tensors: list[ir.TensorProtocol], packed: PackedWeights) -> Iterator
         yield bytes(-buffer.bytes % ALIGNMENT)
 
 
-def _with_data(model: ir.Model, data: Path, packed: PackedWeights, checksum: str) -> bytes:
+def _with_data(model: ir.Model, data: Path, packed: PackedWeights, checksum: str | None) -> bytes:
     """Bytes of the model, the same ones every time: movable weights point into the data file, others are inside.
 
-    Each of the former says the checksum of the file, and where in it packed copies of the weight are.
+    Each of the former says the checksum of the file, if that is known, and where in it packed copies of the weight are.
     """
     copy = copy_of(model)
     sizes = [*(tensor.nbytes for tensor in _movable(copy)), *(buffer.bytes for buffer in packed.buffers)]
@@ -195,10 +196,11 @@ def _with_data(model: ir.Model, data: Path, packed: PackedWeights, checksum: str
             value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
             if is_closed:
                 tensor.release()
-    entries = defaultdict[str, dict[str, str]](lambda: {"checksum": checksum})
+    known = {} if checksum is None else {"checksum": checksum}
+    entries = defaultdict[str, dict[str, str]](known.copy)
     for name, copies in packed.copies.items():
         places = (each.at(itertools.islice(offsets, len(each.buffers))) for each in copies)
-        entries[name] = {"checksum": checksum, **{f"{ENTRY}{at}": place for at, place in enumerate(places)}}
+        entries[name] = {**known, **{f"{ENTRY}{at}": place for at, place in enumerate(places)}}
     proto = ir.to_proto(copy)
     for tensor in tensors_of(proto.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -215,9 +217,9 @@ def _checksum(pieces: Iterable[Piece]) -> str:
     return digest.hexdigest()
 
 
-def _has_checksum(data: Path, checksum: str) -> bool:
+def _has_checksum(data: Path, checksum: str | None) -> bool:
     """Whether a data file is there and is this one."""
-    if not data.is_file():
+    if checksum is None or not data.is_file():
         return False
     with data.open("rb") as file:
         return _checksum(iter(lambda: file.read(2**20), b"")) == checksum
