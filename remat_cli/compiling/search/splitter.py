@@ -9,7 +9,7 @@ from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.aimed import Tried, fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
 from remat_cli.compiling.search.loop import SplitTask
-from remat_cli.compiling.search.needy import fit_needy, is_less_by_needy
+from remat_cli.compiling.search.needy import fit_needy, fit_needy_bands, is_less_by_needy
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
@@ -55,6 +55,19 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
 
 
 def _found(tiles: Tiles, points: Sequence[CurvePoint], known_share: float, tried: Tried) -> OneModel | None:
+    """The best of splits that should fit as the model runs, and of those that need more to be made again too.
+
+    Tiles of a training step that are made again come first, where whole ops fit at a high price or not at all.
+    """
+    task, banded = tiles.task, None
+    if task.share_of(task.whole if isinstance(task.whole, OneModel) else None) > DEAR_SHARE:
+        banded = fit_needy_bands(tiles, known_share, tried.keys)
+        if banded is not None and tiles.is_cheap(banded):
+            return banded
+    return _best(task, banded, _aimed(tiles, points, min(known_share, task.share_of(banded)), tried))
+
+
+def _aimed(tiles: Tiles, points: Sequence[CurvePoint], known_share: float, tried: Tried) -> OneModel | None:
     """The best of splits that should fit as the model runs, and of those that need whole ops to be made again too.
 
     These are for a solver to find, which may take all the time there is: so they come first only where no others are
