@@ -11,7 +11,8 @@ import pytest
 import remat_cli as remat
 from remat_cli.compiling.search import needy
 from remat_cli.compiling.search.loop import Known
-from remat_cli.compiling.search.needy import NEEDY_AIMS, NeedySplits, fit_needy, is_less_by_needy
+from remat_cli.compiling.search.needy import NEEDY_AIMS, NeedySplits, fit_needy, fit_needy_bands, is_less_by_needy
+from sample_models.papers import paper_model
 
 TRANSFORMER = Path(__file__).resolve().parents[2] / "sample_models" / "transformer.onnx"
 
@@ -59,6 +60,56 @@ def test_they_come_first_where_all_others_are_clearly_dearer_by_estimate(others,
     assert is_less_by_needy(given, (SimpleNamespace(doubted_ns=others),)) is is_less
     given.proposer.waits_for_more = lambda count: False
     assert not is_less_by_needy(given, (SimpleNamespace(doubted_ns=others),))
+
+
+def banded_tiles(monkeypatch, keys, is_step=True, waits=True):
+    """Tiles of a step for which bands with these keys are proposed, and the keys of those that are built."""
+    built = []
+
+    def run(proposer, rule, progress):
+        for candidate in proposer.propose(Known()):
+            built.append(candidate.proposal.key)
+            found = SimpleNamespace(name=candidate.proposal.key)
+            if rule.is_enough(found):
+                return found
+        return None
+
+    monkeypatch.setattr(needy, "search", run)
+    given = tiles({}, waits=waits)
+    given.is_step = is_step
+    given.is_cheap = lambda found: found.name == "cheap"
+    given.propose_needy_bands = lambda count: tuple(SimpleNamespace(regions=("one",), key=key) for key in keys)
+    limits = SimpleNamespace(seconds=60.0)
+    request = SimpleNamespace(splits=SimpleNamespace(race_share=1.0), search=SimpleNamespace(limits=limits))
+    given.task = SimpleNamespace(request=request, better=None, ending=None)
+    return given, built
+
+
+def test_bands_of_a_step_are_tried_until_one_is_cheap_and_none_twice(monkeypatch):
+    given, built = banded_tiles(monkeypatch, ("dear", "known", "cheap", "left"))
+    assert fit_needy_bands(given, math.inf, {"known"}).name == "cheap"
+    assert built == ["dear", "cheap"]
+
+
+@pytest.mark.parametrize(("is_step", "waits"), [(False, True), (True, False)])
+def test_bands_are_made_again_only_in_steps_in_which_much_waits(monkeypatch, is_step, waits):
+    given, built = banded_tiles(monkeypatch, ("cheap",), is_step, waits)
+    assert fit_needy_bands(given, math.inf, set()) is None
+    assert not built
+
+
+@pytest.mark.slow
+def test_a_step_by_items_fits_half_of_what_whole_ops_need(tmp_path, cache):
+    model = tmp_path / "vgg16.onnx"
+    model.write_bytes(paper_model("vgg16", resolution=64, width=0.125, classes=10).SerializeToString())
+    made = remat.train(model, loss="cross-entropy", batch=16, gradients_only=True, output=tmp_path / "step.onnx")
+    words = {"budget": "7.68MiB", "budget_scope": "live", "time_limit": 60}
+    whole = remat.compile(made.step, **words, split="off", output=tmp_path / "whole.onnx", plan=tmp_path / "whole.json")
+    assert whole.exit_code == 3
+    report = remat.compile(made.step, **words, output=tmp_path / "out.onnx", plan=tmp_path / "plan.json")
+    assert report.exit_code == 0
+    assert report.verification.outputs_identical
+    assert report.verification.measured_peak_bytes <= report.solution.budget_bytes < whole.solution.floor_bytes
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from remat_cli.compiling.planned import OneModel, Refused
 from remat_cli.compiling.search.aimed import Tried, fit_budget
 from remat_cli.compiling.search.least import hold_least, ladder
 from remat_cli.compiling.search.loop import SplitTask
-from remat_cli.compiling.search.needy import fit_needy, is_less_by_needy
+from remat_cli.compiling.search.needy import fit_needy, fit_needy_bands, is_less_by_needy
 from remat_cli.compiling.search.tiles import Tiles
 from remat_cli.core.schedule.solver_run import Status
 from remat_cli.core.schedule.splits import Region, RegionFacts
@@ -17,6 +17,7 @@ from remat_cli.core.values.curve import CurvePoint
 from remat_cli.onnx_io.read.interface import has_op
 from remat_cli.onnx_io.read.source_names import told_names
 from remat_cli.splitting.tiles.obstacle import SplitObstacle
+from remat_cli.splitting.tiles.propose import SplitProposal
 
 DEAR_SHARE = 0.2
 """Of the time of a run: a plan that costs more is worth a longer search, where nobody said how long it may take."""
@@ -55,13 +56,35 @@ def _within_budget(tiles: Tiles, points: Sequence[CurvePoint], known_share: floa
 
 
 def _found(tiles: Tiles, points: Sequence[CurvePoint], known_share: float, tried: Tried) -> OneModel | None:
-    """The best of splits that should fit as the model runs, and of those that need whole ops to be made again too.
+    """The best of splits that should fit as the model runs, and of those that need more to be made again too.
+
+    Tiles of a training step that are made again come first, where whole ops fit at a high price or not at all: by
+    items, which are found in a moment, and where nothing fits as the model runs, in all bands that were judged for it.
+    """
+    task, banded = tiles.task, None
+    is_dear = task.share_of(task.whole if isinstance(task.whole, OneModel) else None) > DEAR_SHARE
+    if is_dear:
+        banded = fit_needy_bands(tiles, known_share, tried.keys)
+        if banded is not None and tiles.is_cheap(banded):
+            return banded
+    proposed = tiles.propose(tiles.free_bytes)
+    if is_dear and not proposed:
+        share = min(known_share, task.share_of(banded))
+        banded = _best(task, banded, fit_needy_bands(tiles, share, tried.keys))
+    share = min(known_share, task.share_of(banded))
+    return _best(task, banded, _aimed(tiles, proposed, points, share, tried))
+
+
+def _aimed(
+    tiles: Tiles, proposed: Sequence[SplitProposal], points: Sequence[CurvePoint], known_share: float, tried: Tried
+) -> OneModel | None:
+    """The best of splits that were proposed to fit as the model runs, and of those that make whole ops again too.
 
     These are for a solver to find, which may take all the time there is: so they come first only where no others are
     known by estimate, one of them where all others are dearer by estimate, and else after them where these are dear.
     """
     task = tiles.task
-    may_be_needy, proposed = isinstance(task.whole, Refused), tiles.propose(tiles.free_bytes)
+    may_be_needy = isinstance(task.whole, Refused)
     needy, are_left = None, may_be_needy
     if may_be_needy and not proposed:
         needy, are_left = fit_needy(tiles, known_share, tried.keys), False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -39,7 +39,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.write.markers import marked, with_sums_in_turn
 from remat_cli.splitting.bands.items_apart import items_apart
 from remat_cli.splitting.tiles.build import split_model
-from remat_cli.splitting.tiles.propose import SplitProposal, SplitProposer
+from remat_cli.splitting.tiles.propose import SplitForm, SplitProposal, SplitProposer
 from remat_cli.splitting.tiles.search import SplitLimits
 from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
 from remat_cli.splitting.tiles.view import ModelView, view_model
@@ -136,6 +136,11 @@ class Tiles:
         return sum(tensor.size_bytes for tensor in self.task.whole.prepared.graph.tensors if tensor.kept)
 
     @property
+    def is_step(self) -> bool:
+        """Whether the model is a training step: what its gradients wait for can be made again."""
+        return any(op.phase == "backward" for op in self.task.whole.prepared.graph.ops)
+
+    @property
     def most_trials(self) -> int:
         """How many splits may be measured; fewer where that takes long."""
         return MOST_TRIALS if self.task.baseline_ns < LONG_NS else FEW_TRIALS
@@ -158,6 +163,15 @@ class Tiles:
     def propose_needy(self, free_bytes: int, most_seconds: float = math.inf) -> tuple[SplitProposal, ...]:
         """The same for plans that make what waits beside tiles again."""
         return () if self.task.should_stop() else self.proposer.propose_needy(free_bytes, most_seconds)
+
+    def propose_needy_bands(self, free_bytes: int) -> tuple[SplitProposal, ...]:
+        """The same in bands, whose tiles are made again one by one."""
+        return () if self.task.should_stop() else self.proposer.propose_needy_bands(free_bytes)
+
+    def _proposes(self, form: SplitForm) -> Callable[[int], Sequence[SplitProposal]]:
+        """What proposes splittings of a form."""
+        asked = {"needy": self.propose_needy, "needy bands": self.propose_needy_bands}
+        return asked.get(form, self.propose)
 
     def capped(self, most_bytes: int) -> Iterator[SplitProposal]:
         """Proposes a few splittings in which no tensor inside should be larger than that, the cheaper first."""
@@ -197,7 +211,7 @@ class Tiles:
                 return None
             if aim is None:
                 return None
-            others = (self.propose_needy if proposal.form == "needy" else self.propose)(int(self.free_bytes * aim))
+            others = self._proposes(proposal.form)(int(self.free_bytes * aim))
             current = next((other for other in others if other.form == proposal.form), None)
         return None
 
@@ -256,13 +270,14 @@ class BuiltTiles:
 class TileCandidate:
     """A proposal of tiles; where some of them have other bits, another one for the same `aim` takes its place.
 
-    `tighter` plans for what holds less than it does.
+    `tighter` plans for what holds less than it does; a plan takes `plan_share` of the time limit.
     """
 
     tiles: Tiles
     proposal: SplitProposal
     aim: float | None = None
     is_probe: bool = False
+    plan_share: float = 1 - WHOLE_SHARE - SEARCH_SHARE
     tighter: Tighter | None = field(default=None, repr=False)
 
     def measure(self) -> SplitTrial | None:
@@ -282,7 +297,7 @@ class TileCandidate:
         task, problem = self.tiles.task, self.tiles.problem_of(trial)
         if working_set_floor(problem).bytes[0] > problem.memories[0].budget_bytes + task.question.room_bytes:
             return None
-        found = task.plan(trial, problem, task.request.search.share(1 - WHOLE_SHARE - SEARCH_SHARE), _lower)
+        found = task.plan(trial, problem, task.request.search.share(self.plan_share), _lower)
         if isinstance(found, Refused):
             return found
         found = replace(found, splitting=as_planned(trial.splitting, found), tighter=self.tighter)

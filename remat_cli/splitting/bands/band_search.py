@@ -15,7 +15,7 @@ from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again, waited_for_again
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops, most_cut
 from remat_cli.splitting.bands.demands import UncutOp, band_works
-from remat_cli.splitting.bands.items import item_axes, item_bandings, light_sums
+from remat_cli.splitting.bands.items import LEAST_TILES, doubled_bandings, item_axes, item_bandings, light_sums
 from remat_cli.splitting.bands.lowering import lower
 from remat_cli.splitting.recast.directions import ways_apart
 from remat_cli.splitting.recast.dropouts import dropouts_apart
@@ -27,7 +27,7 @@ from remat_cli.splitting.recast.resize import resizes_apart
 from remat_cli.splitting.recast.shifts_flat import rows_apart
 from remat_cli.splitting.recast.steps import steps_apart
 from remat_cli.splitting.rules.conv_channels import ITEMS
-from remat_cli.splitting.tiles.estimate import Estimate, estimate, piece_bytes
+from remat_cli.splitting.tiles.estimate import Estimate, estimate, most_needed, piece_bytes
 from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.schedule import in_order
 from remat_cli.splitting.tiles.search import TILE_COUNTS, SplitLimits
@@ -43,7 +43,8 @@ MORE_NODES = 3  # times as many where nothing else fits
 GATE_NODES = 1.2  # per step: what holds the steps in place takes nodes too (measured: 0.9 to 1.4)
 MOST_STARTS, MOST_COPIES = 3, 8  # bandings in which ops are made again, and how many times over
 KEPT_SHARES = (0.75, 0.625, 0.5, 0.375, 0.25)  # of the bands of what is made again, that are not
-LEAST_TILES = 2  # of items
+AGAIN_SHARE = 0.2  # of a run: what is made again where a step alone fills what is free
+LARGE_SHARES = (1, 2, 4, 8, 16)  # of the largest tensor: from which size on others are cut by items as well
 CAP_PARTS = (1, 2, 4)  # of a cap on tensors: how large bands may be
 MOST_UNCUT = 64  # ops found not to be cut as asked before a banding is given up
 LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burden
@@ -53,8 +54,8 @@ LEAST_SHARE = 32  # tensors smaller than such a part of the largest are no burde
 class BandCandidate:
     """A model in bands: in which ops, by which rules, how these cut it, and what its steps cost.
 
-    `nodes` is about how many the written model has. Steps are made anew when they are asked for: there are many
-    candidates, of thousands of steps each.
+    `nodes` is about how many the written model has; each step needs at most `needed_bytes` by itself. Steps are made
+    anew when they are asked for: there are many candidates, of thousands of steps each.
     """
 
     cast: Recast
@@ -64,6 +65,7 @@ class BandCandidate:
     may_fill: bool
     nodes: int
     cost: Estimate
+    needed_bytes: int
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -122,15 +124,53 @@ class BandSearch:
             best = self._cheapest(free_bytes)
         return None if best is None else self._joined(self._refined(best, free_bytes, ends))
 
+    def needy(self, free_bytes: int, ends: float) -> list[BandCandidate]:
+        """Finds those that add least time for what a step of theirs needs at most by itself; the likely best first.
+
+        All that waits beside a step is for a plan to make again, which takes the less time the more room is left.
+        """
+        self._large_by_items(ends)
+        front = list[BandCandidate]()
+        for each in sorted(self._candidates(), key=self._price):
+            needs = min((other.needed_bytes for other in front), default=free_bytes + 1)
+            if each.needed_bytes < needs:
+                front.append(each)
+        return sorted(front, key=lambda each: self._needy_price(each, free_bytes))
+
+    def _needy_price(self, candidate: BandCandidate, free_bytes: int) -> float:
+        """What tiles cost as a share of the run, and what is made again as far as so little room is left for it."""
+        whole_ns = max(1, candidate.cost.whole_time_ns)
+        return candidate.cost.added_ns / whole_ns + AGAIN_SHARE * candidate.needed_bytes / max(1, free_bytes)
+
+    def _large_by_items(self, ends: float) -> None:
+        """Judge what reads or makes large tensors by items of the batch: the rest runs whole, between."""
+        cast, view = self._whole_cast(), self._whole_cast().view
+        uncut = {op for op, each in enumerate(view.graph.ops) if each.name in self.forbidden}
+        for share in LARGE_SHARES:
+            least = self._largest // share
+            small = {op for op in cast.order if self._largest_at(view, op) < least}
+            axes = light_sums(view, item_axes(view, cast.order, uncut | small, goes_on=True))
+            rules = BandRules(least, "outer", self.limits.axis)
+            for banding in doubled_bandings(view, axes, self.limits.most_tiles):
+                if time.monotonic() > ends:
+                    return
+                found = self._judged(cast, rules, self._size(banding.tiles[0], 1.0), banding, self.limits.may_fill)
+                if isinstance(found, UncutOp):
+                    break
+                if found is None:
+                    break
+
+    def _largest_at(self, view: ModelView, op: int) -> int:
+        """The largest tensor that an op reads or makes, weights and inputs left aside."""
+        made = (view.tensors[name] for name in (*view.reads[op], *view.makes[op]) if name in view.tensors)
+        return max((each.size_bytes for each in made if each.producer is not None), default=0)
+
     def _by_items(self, free_bytes: int, ends: float) -> None:
         """Judge the whole model by items of its batch, in ever more tiles until they fit or are too many.
 
         Ops that cannot be cut at all stay whole, and at first sums over the batch that hold more than they add up.
         """
-        if self.forbidden not in self.item_casts:
-            plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
-            self.item_casts[self.forbidden] = dropouts_apart(plain, self.forbidden)
-        cast = self.item_casts[self.forbidden]
+        cast = self._whole_cast()
         more: Collection[int] | None = {
             op for op, each in enumerate(cast.view.graph.ops) if each.name in self.forbidden
         }
@@ -143,6 +183,13 @@ class BandSearch:
             light, more = light_sums(cast.view, axes), None
             for way in (light,) if len(light) == len(axes) else (light, axes):
                 more = more or self._ever_more(cast, way, uncut, is_enough)
+
+    def _whole_cast(self) -> Recast:
+        """The model as it is cut by items."""
+        if self.forbidden not in self.item_casts:
+            plain = Recast(self.view, self.order, tuple(self.costs), {}, {})
+            self.item_casts[self.forbidden] = dropouts_apart(plain, self.forbidden)
+        return self.item_casts[self.forbidden]
 
     def _ever_more(
         self,
@@ -354,7 +401,8 @@ class BandSearch:
         ordered = in_order(cast.view, steps)
         cost = estimate(cast.view, cast.costs, ordered, frozenset(), cast.order, self._lasting)
         cost = replace(cost, whole_time_ns=sum(each.time_ns for each in self.costs))
-        return BandCandidate(cast, rules, size, banding, fills, nodes, cost)
+        needed_bytes = most_needed(cast.view, cast.costs, ordered, self._lasting)
+        return BandCandidate(cast, rules, size, banding, fills, nodes, cost, needed_bytes)
 
     def _joined(self, best: BandCandidate) -> BandCandidate:
         """Joins tiles where filling them in place brings nothing: older runtimes cannot fill."""

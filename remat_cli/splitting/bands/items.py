@@ -11,6 +11,7 @@ from remat_cli.splitting.bands.bands import Banding, axes_read, even_counts
 from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.view import ModelView
 
+LEAST_TILES = 2
 MOST_SEEDS = 6  # inputs of the model that are tried as the one with a batch
 
 
@@ -61,6 +62,17 @@ def item_bandings(view: ModelView, axes: Mapping[int, int], most_tiles: int) -> 
     for tiles in even_counts(view, axes, axes):
         if tiles <= most_tiles:
             yield Banding(axes, dict.fromkeys(axes, 0), (tiles,))
+
+
+def doubled_bandings(view: ModelView, axes: Mapping[int, int], most_tiles: int) -> Iterator[Banding]:
+    """The same, each time into twice as many; sums over the batch are left whole where tiles are not all as long."""
+    whole = {op: axis for op, axis in axes.items() if axis != SUMMED}
+    items, even = min((view.extent(op, axis) for op, axis in whole.items()), default=1), even_counts(view, axes, axes)
+    tiles = LEAST_TILES
+    while tiles <= min(items, most_tiles):
+        cut = axes if tiles in even else whole
+        yield Banding(cut, dict.fromkeys(cut, 0), (tiles,))
+        tiles *= 2
 
 
 def _is_input(view: ModelView, name: str) -> bool:

@@ -66,6 +66,21 @@ def estimate(
     return Estimate(peak, time_ns, sum(costs[op].time_ns for op in ops))
 
 
+def most_needed(view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str]) -> int:
+    """Most bytes that a step of a whole run needs by itself: what it reads and makes, and results that last so far.
+
+    All else that waits may be made again, so a solver may find a plan that holds little more.
+    """
+    memory, kept, most = _Memory(view, steps, frozenset(), lasting), 0, 0
+    for index, step in enumerate(steps):
+        workspace_bytes = workspace_of(step, view, costs)
+        memory.held_during(index, workspace_bytes)
+        used = {memory.storage[piece.name] for piece in (*reads_of(step), *results_of(step))}
+        most = max(most, kept + workspace_bytes + sum(memory.size[name] for name in used))
+        kept += sum(memory.size[memory.storage[p.name]] for p in results_of(step) if p.name in lasting)
+    return most
+
+
 def held_at_peak(
     view: ModelView, costs: Sequence[OpCost], steps: Sequence[Step], lasting: frozenset[str]
 ) -> tuple[int, Mapping[str, int]]:

@@ -24,8 +24,8 @@ from remat_cli.splitting.tiles.steps import TiledRegion, op_of, region_steps
 from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
 from remat_cli.splitting.tiles.view import ModelView
 
-SplitForm = Literal["regions", "bands", "needy"]
-"""Regions that fit as the model runs, bands, or regions that fit where what waits beside them is made again."""
+SplitForm = Literal["regions", "bands", "needy", "needy bands"]
+"""Regions that fit as the model runs, bands, and such that fit where what waits beside them is made again."""
 REGIONS_SHARE = 0.5  # of the time for a search: what they find, they mostly find soon
 BANDS_SHARE, LEAST_SECONDS = 3.0, 0.5  # of the time for one search, for all together; for one of them in any case
 BANDED_PER_SECOND = 5000  # ops; where less time is left than the first banding alone takes, none is begun
@@ -104,6 +104,11 @@ class SplitProposer:
         """Proposes regions around what does not fit by itself, for plans that make what waits beside them again."""
         found = self._needy.propose(free_bytes, min(most_seconds, self.left()))
         return () if found is None else (self._of_regions(found, "needy"),)
+
+    def propose_needy_bands(self, free_bytes: int) -> tuple[SplitProposal, ...]:
+        """Proposes the model in bands for plans that make tiles again, one by one; the likely best first."""
+        found = self._bands.needy(free_bytes, time.monotonic() + min(self.limits.seconds, self.left()))
+        return tuple(self._of_bands(each, free_bytes, "needy bands") for each in found)
 
     def waits_for_more(self, free_bytes: int) -> bool:
         """Whether more than that waits beside whatever runs at some time: no cut of what runs alone can help."""
@@ -197,11 +202,11 @@ class SplitProposer:
             tuple(each.cutting for each in proposal.regions),
         )
 
-    def _of_bands(self, found: BandCandidate, free_bytes: int) -> SplitProposal:
+    def _of_bands(self, found: BandCandidate, free_bytes: int, form: SplitForm = "bands") -> SplitProposal:
         banding = found.banding
         groups = [self._group(found, number) for number in range(len(banding.tiles))] or self._apart(found)
         return SplitProposal(
-            "bands",
+            form,
             found.cast.view,
             found.cast.order,
             (TiledRegion(found.cast.order, found.steps),),
