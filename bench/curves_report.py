@@ -55,6 +55,7 @@ QUARTER_HEAD = (
 BATCH_HEAD = (
     "network",
     "sizes",
+    "bits",
     "budget MiB",
     "constant MiB",
     "keep-all batch",
@@ -100,8 +101,9 @@ BATCH_TEXT = f"""## Largest batch
 The question of Figure 6 of Jain et al. 2020: the largest batch within a memory limit when at most one forward pass is
 computed again. They had 16 GB and report up to {PUBLISHED_BATCH:g} times the batch of keeping everything, the most
 over their networks. Here the limit is what keeping everything takes with the batch under `keep-all batch`. Answers by
-`remat max-batch`; each batch is a judged plan. Batches that did not fit are those for which no plan was found in the
-time for one plan: no proof that none exists.
+`remat max-batch`; each batch is a judged plan. Ops may be split into tiles, with equal bits, or close ones where sums
+over the batch may be added up tile by tile (`--allow-reassociation`); lines without `bits` are of whole ops. Batches
+that did not fit are those for which no plan was found in the time for one plan: no proof that none exists.
 """
 
 
@@ -115,7 +117,8 @@ def markdown(rows: Sequence[Row]) -> str:
     if quarters:
         lines += [QUARTER_TEXT, *_steps(quarters), "", *table_lines(QUARTER_HEAD, list(_quarter_cells(quarters))), ""]
     if batches:
-        lines += [BATCH_TEXT, *table_lines(BATCH_HEAD, [_batch_cells(row) for row in batches]), ""]
+        found = [line for row in batches for line in _batch_lines(row)]
+        lines += [BATCH_TEXT, *table_lines(BATCH_HEAD, found), ""]
     return "\n".join(lines)
 
 
@@ -222,14 +225,20 @@ def verdict(row: Row, point: Row) -> str:
     return "no schedule can beat it here" if bound is not None and bound > published else "not beaten"
 
 
-def _batch_cells(row: Row) -> list[str]:
-    report = row["report"]
+def _batch_lines(row: Row) -> list[list[str]]:
+    """A line for each kind of bits; rows of whole ops have but one report."""
+    reports: Mapping[str, Row] = row.get("reports") or {"": row["report"]}
+    return [_batch_cells(row, bits, report) for bits, report in reports.items()]
+
+
+def _batch_cells(row: Row, bits: str, report: Row) -> list[str]:
     best, kept, most = (report.get(key) for key in ("best", "keep_all_batch", "max_batch"))
     failed = [probe["batch"] for probe in report.get("probes", ()) if probe["fits"] is False]
     forward = "" if not best else percent(100 * best["forward_ns"] / best["baseline_ns"])
     return [
         row["network"],
         sizes_text(row["sizes"]),
+        bits,
         mib(report.get("budget_bytes")),
         mib(row["fixed_bytes"]),
         text(kept),

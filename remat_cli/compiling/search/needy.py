@@ -7,13 +7,14 @@ from itertools import islice
 
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.search.loop import KeepRule, Known, SplitTrial, search
-from remat_cli.compiling.search.tiles import TileCandidate, Tiles
+from remat_cli.compiling.search.tiles import PLAN_SHARE, TileCandidate, Tiles
+from remat_cli.compiling.solve import LEAST_SECONDS
 from remat_cli.splitting.tiles.propose import SplitProposal
 
 NEEDY_AIMS = (0.97, 0.9, 0.82, 0.75, 0.67, 0.6, 0.5)
 """Shares of the budget that no region may take: what is left is for what is worth more to be held."""
-BANDS_SHARE = 0.15
-"""Of the time limit for a plan of bands: the first is found in a moment, and others may be better."""
+BANDS_SHARE, BANDS_SECONDS = 0.15, 3.0
+"""Of the time limit for a plan of bands, and what that takes in any case: other bands may be better than more time."""
 CHEAP_SHARE, NEAR_SHARE = 0.05, 0.04
 """Of the time of a run: what others must cost by estimate, and more than these, for these to come first."""
 
@@ -61,11 +62,12 @@ class NeedyBands:
 
     def propose(self, known: Known) -> Iterator[TileCandidate]:
         """The likely best first."""
-        share = NEEDY_AIMS[0]
+        share, seconds = NEEDY_AIMS[0], max(LEAST_SECONDS, self.tiles.task.request.search.limits.seconds)
+        plan_share = min(PLAN_SHARE, max(BANDS_SHARE, BANDS_SECONDS / seconds))
         for proposal in self.tiles.propose_needy_bands(int(self.tiles.free_bytes * share)):
             if proposal.regions and proposal.key not in self.tried:
                 self.tried.add(proposal.key)
-                yield TileCandidate(self.tiles, proposal, share, plan_share=BANDS_SHARE)
+                yield TileCandidate(self.tiles, proposal, share, plan_share=plan_share)
 
 
 def fit_needy_bands(tiles: Tiles, known_share: float, tried: set[object]) -> OneModel | None:

@@ -45,6 +45,7 @@ from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
 WHOLE_SHARE, SEARCH_SHARE = 0.3, 0.3  # of the time limit: for plans of whole ops, for the search for regions
+PLAN_SHARE = 1 - WHOLE_SHARE - SEARCH_SHARE  # for the plan of a split
 MOST_CAPPED = 6  # splits under a cap on tensors that are built
 MOST_TRIALS, FEW_TRIALS = 4, 2  # splits that are measured, of short and long models
 LONG_NS = 1_000_000_000
@@ -277,7 +278,7 @@ class TileCandidate:
     proposal: SplitProposal
     aim: float | None = None
     is_probe: bool = False
-    plan_share: float = 1 - WHOLE_SHARE - SEARCH_SHARE
+    plan_share: float = PLAN_SHARE
     tighter: Tighter | None = field(default=None, repr=False)
 
     def measure(self) -> SplitTrial | None:

@@ -135,7 +135,7 @@ class BandSearch:
             needs = min((other.needed_bytes for other in front), default=free_bytes + 1)
             if each.needed_bytes < needs:
                 front.append(each)
-        return sorted(front, key=lambda each: self._needy_price(each, free_bytes))
+        return sorted(front, key=lambda each: (self._is_long(each), self._needy_price(each, free_bytes)))
 
     def _needy_price(self, candidate: BandCandidate, free_bytes: int) -> float:
         """What tiles cost as a share of the run, and what is made again as far as so little room is left for it."""
