@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from remat_cli.core.schedule.graph import TensorType
-from remat_cli.onnx_io.read.laid_out import as_laid_out
+from remat_cli.onnx_io.read.laid_out import all_laid_out
 from remat_cli.onnx_io.read.layout_scene import (
     carry_whole_names,
     declared_shapes,
@@ -90,12 +90,26 @@ def test_values_in_blocks_are_as_large_as_their_padded_channels(block, channels)
     model = residual(is_cut=False)
     shapes = declared_shapes(model)
     types = {name: TensorType("float", shape) for name, shape in shapes.items()}
-    laid = as_laid_out(model, types, shapes, block)
+    laid = next(all_laid_out(model, types, shapes, [block]))
     made = {node.name: laid.observed[node.name][0].shape for node in laid.model.graph}
     assert made["conv_b"] == (1, channels, SIZE, SIZE)
     assert made["y/reorder_output"] == (1, CHANNELS, SIZE, SIZE)
     assert laid.covers["conv_b"] == ("conv_b", "add")
     assert (laid.grown_bytes > 0) == (channels > CHANNELS)
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [((16, 8, 1), 2), ((8, 16), 1), ((32, 16, 8, 1), 4)])
+def test_blocks_of_which_nothing_else_comes_are_counted_once(blocks, kept):
+    """Of 16 channels those of 16 and 8 make the same; those of 32, which are half empty, two orders of their own."""
+    model = residual(is_cut=False)
+    shapes = declared_shapes(model)
+    types = {name: TensorType("float", shape) for name, shape in shapes.items()}
+    found = list(all_laid_out(model, types, shapes, blocks))
+    alone = [next(all_laid_out(model, types, shapes, [block])) for block in blocks]
+    forms = {tuple(sorted(each.observed.items())) for each in alone}
+    assert {tuple(sorted(each.observed.items())) for each in found} == forms
+    assert len(found) == kept
+    assert max(each.grown_bytes for each in found) == max(each.grown_bytes for each in alone)
 
 
 def two_branches(first: str, channels: int = CHANNELS) -> ir.Model:

@@ -16,6 +16,7 @@ from remat_cli.core.schedule.splits import SplitAxis
 from remat_cli.core.values.profile import OpCost
 from remat_cli.onnx_io.read.layout_scene import whole_names
 from remat_cli.onnx_io.read.to_graph import to_graph
+from remat_cli.splitting.bands import band_search
 from remat_cli.splitting.bands.band_search import BandCandidate, BandSearch
 from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize
 from remat_cli.splitting.bands.demands import BandedOps, band_works
@@ -267,3 +268,17 @@ def test_what_bears_fewer_tiles_than_its_neighbours_is_cut_into_fewer():
     assert max(tiles) == 12
     assert 2 <= min(tiles) < 12
     check(case, found)
+
+
+def test_axes_are_found_once_for_bands_of_all_sizes(monkeypatch):
+    """Also those after an op was found not to be cut; what they are does not depend on which size was asked first."""
+    case, asked = unet(), []
+    rules = BandRules(1, "rows", SplitAxis())
+    sizes = [BandSize(count, count) for count in (20_000, 5_000, 40_000)]
+    alone = [search(case).banded(rules, size) for size in sizes]
+    found = band_search.band_axes
+    monkeypatch.setattr(band_search, "band_axes", lambda *given: (asked.append(given), found(*given))[1])
+    together = search(case)
+    assert [together.banded(rules, size).banding for size in sizes] == [each.banding for each in alone]
+    forbidden = [rules.forbidden for _, _, rules in asked]
+    assert len(forbidden) == len(set(forbidden)) < len(sizes)

@@ -1,8 +1,8 @@
 """A model as sessions on each kind of processor run it, where each brings it into its own layout: what that holds."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 
@@ -14,11 +14,13 @@ from remat_cli.core.schedule.problem import Problem, make_problem
 from remat_cli.core.schedule.simulate import baseline
 from remat_cli.core.values.conditions import BLOCKS_OF
 from remat_cli.core.values.profile import OpCost, Profile
-from remat_cli.onnx_io.read.laid_out import as_laid_out
+from remat_cli.core.values.resident import SessionMemory
+from remat_cli.onnx_io.read.laid_out import LaidOutModel, all_laid_out
 from remat_cli.onnx_io.read.to_graph import to_graph
 from remat_cli.onnx_io.write.rewrite import Rewritten
 from remat_cli.ort_rules.forecast import Judged, SessionForecast, in_one_run, most_of, predict_sessions
 from remat_cli.ort_rules.layout import BLOCKS, NCHWC, REORDER_INPUT
+from remat_cli.ort_rules.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class OnProcessor:
 
     judged: Judged
     covers: Mapping[str, Sequence[str]]
+    runtime: Runtime
+
+    @cached_property
+    def first_run(self) -> SessionMemory:
+        """What a default session holds in one run."""
+        return in_one_run(self.judged, self.runtime)[1]
 
     def held_beside(self, held_bytes: Sequence[int]) -> Iterator[tuple[str, int]]:
         """Steps with what is held while they run, copies included that are made for them or of their results."""
@@ -60,8 +68,7 @@ class Layouts:
 
     def first_run_bytes(self, on_each: Sequence[OnProcessor]) -> int:
         """The most that a default session holds in one run, on the kind of processor where that is most."""
-        runtime = self.prepared.runtime
-        return max(in_one_run(each.judged, runtime)[1].peak_bytes for each in on_each)
+        return max(each.first_run.peak_bytes for each in on_each)
 
     def beyond(self, on_each: Sequence[OnProcessor]) -> tuple[int, ...]:
         """By op of the planned graph: by how much sessions hold more while it runs than its plan says."""
@@ -70,8 +77,7 @@ class Layouts:
         planned = {name: (op, held) for name, op, held in parts}
         more = [0] * len(self.prepared.graph.ops)
         for each in on_each:
-            _, session = in_one_run(each.judged, self.prepared.runtime)
-            for name, held_bytes in each.held_beside(session.held_bytes):
+            for name, held_bytes in each.held_beside(each.first_run.held_bytes):
                 if name in planned:
                     op, planned_bytes = planned[name]
                     more[op] = max(more[op], held_bytes - planned_bytes)
@@ -80,23 +86,20 @@ class Layouts:
     def on_each(self, exact: Judged, inside: Inside | None = None) -> tuple[OnProcessor, ...]:
         """The model as each kind of processor runs it in a default session; `inside` is what is known in a branch."""
         if self.prepared.layout is None:
-            return (OnProcessor(exact, {name: (name,) for name in self.rewritten.step_ops}),)
+            covers = {name: (name,) for name in self.rewritten.step_ops}
+            return (OnProcessor(exact, covers, self.prepared.runtime),)
         blocks = BLOCKS_OF.get(self.prepared.conditions.target, BLOCKS)
-        return tuple(
-            self._laid_out(exact, inside, block, is_reversed)
-            for block, is_reversed in itertools.product(blocks, (False, True))
-            if block > 1 or not is_reversed  # without blocks nothing is taken out of any, in whatever order
-        )
+        types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in exact.graph.tensors}
+        known = self.rewritten.known if inside is None else inside.known
+        found = all_laid_out(self.rewritten.model, types, known, blocks)
+        return tuple(self._laid_out(exact, inside, laid) for laid in found)
 
-    def _laid_out(self, exact: Judged, inside: Inside | None, block: int, is_reversed: bool) -> OnProcessor:
+    def _laid_out(self, exact: Judged, inside: Inside | None, laid: LaidOutModel) -> OnProcessor:
         """The model as a session brings it into the layout of its processor."""
         profile, rewritten = self.profile, self.rewritten
         steps = zip(rewritten.step_ops, self.plan.schedule.op_ids(), strict=True)
         costs = {name: profile.ops[op] for name, op in steps}
-        types = {tensor.name: TensorType(tensor.dtype, tensor.shape) for tensor in exact.graph.tensors}
         fixed_bytes = exact.fixed_bytes - profile.fixed_bytes + profile.weight_bytes
-        known = rewritten.known if inside is None else inside.known
-        laid = as_laid_out(rewritten.model, types, known, block, is_reversed=is_reversed)
         graph = to_graph(laid.model, laid.observed, laid.known)
         if inside is not None:
             graph = without_buffers(graph, inside.early)
@@ -109,7 +112,7 @@ class Layouts:
         run = baseline(make_problem(graph, judged))
         kinds = kinds_of(graph, laid.known)
         found = Judged(graph, run, judged.fixed_bytes, kinds, exact.copies, exact.steady, exact.bodies, exact.heaps)
-        return OnProcessor(found, laid.covers)
+        return OnProcessor(found, laid.covers, self.prepared.runtime)
 
 
 def with_room(problem: Problem, room_bytes: Sequence[int]) -> Problem:

@@ -1,14 +1,14 @@
 """Writes down what a default session makes of a model on a kind of processor, so that the judge can count it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.layout_scene import layout_scene
 from remat_cli.onnx_io.sizes.free_shapes import Dims
-from remat_cli.ort_rules.layout import BACK, CONV, IN_BLOCKS, RANK, REORDERED, LayoutOp, laid_out
+from remat_cli.ort_rules.layout import BACK, CONV, IN_BLOCKS, RANK, REORDERED, LaidOut, LayoutOp, laid_out
 
 
 @dataclass(frozen=True)
@@ -25,30 +25,43 @@ class LaidOutModel:
     grown_bytes: int
 
 
-def as_laid_out(
-    model: ir.Model,
-    types: Mapping[str, TensorType],
-    known: Mapping[str, Dims],
-    block: int,
-    *,
-    is_reversed: bool = False,
-) -> LaidOutModel:
-    """What a default session makes of a model with blocks of so many channels; `types` are those of all its values.
+def all_laid_out(
+    model: ir.Model, types: Mapping[str, TensorType], known: Mapping[str, Dims], blocks: Sequence[int]
+) -> Iterator[LaidOutModel]:
+    """What default sessions make of a model with blocks of so many channels; `types` are those of all its values.
 
     In which order ops that take tensors out of blocks are numbered changes from run to run: as those stand that made
-    them, or `is_reversed`.
+    them, or reversed. Blocks of which nothing else comes than of others, with no larger weights, are left out.
     """
     shapes = {name: kind.shape for name, kind in types.items()}
-    laid = laid_out(layout_scene(model, shapes | dict(known)), block)
-    back = [op for op in laid.ops if op.name.endswith(BACK)]
-    ops = [*laid.ops[: len(laid.ops) - len(back)], *(reversed(back) if is_reversed else back)]
+    scene = layout_scene(model, shapes | dict(known))
+    seen: dict[object, int] = {}
+    for block in blocks:
+        laid = laid_out(scene, block)
+        ops = [(op.name, op.op_type, op.domain, op.reads, op.makes, op.covers) for op in laid.ops]
+        form = (tuple(ops), tuple((name, _padded(channels, block)) for name, channels in laid.channels.items()))
+        grown_bytes = _grown_bytes(laid.ops, model, block)
+        if grown_bytes <= seen.get(form, -1):
+            continue
+        seen[form] = grown_bytes
+        back = [op for op in laid.ops if op.name.endswith(BACK)]
+        before = laid.ops[: len(laid.ops) - len(back)]
+        for after in (back, back[::-1]) if len(back) > 1 else (back,):
+            yield _as_laid_out(model, types, known, replace(laid, ops=(*before, *after)), block)
+
+
+def _as_laid_out(
+    model: ir.Model, types: Mapping[str, TensorType], known: Mapping[str, Dims], laid: LaidOut, block: int
+) -> LaidOutModel:
+    """The same in one order."""
+    ops = laid.ops
     kinds, dims = dict(types), dict(known)
     for op in _by_wiring(ops):
         for name in op.makes:
             if name in laid.channels:
                 whole, first = types[name.removesuffix(IN_BLOCKS).removesuffix(REORDERED)], op.reads[0]
                 batch, _, *rest = whole.shape
-                channels = -(-laid.channels[name] // block) * block
+                channels = _padded(laid.channels[name], block)
                 kinds[name] = TensorType(whole.dtype, (batch, channels, *rest))
                 # All is known but how many blocks there are, which is what is known of what the op reads.
                 before = dims.get(first) or (types[first].shape if first in types else (None,))
@@ -62,6 +75,10 @@ def as_laid_out(
         covers={op.name: op.covers for op in ops},
         grown_bytes=_grown_bytes(ops, model, block),
     )
+
+
+def _padded(channels: int, block: int) -> int:
+    return -(-channels // block) * block
 
 
 def _by_wiring(ops: Sequence[LayoutOp]) -> list[LayoutOp]:
@@ -126,6 +143,6 @@ def _grown_bytes(ops: Sequence[LayoutOp], model: ir.Model, block: int) -> int:
         tensor = None if weight is None else weight.const_value
         if tensor is not None and len(tensor.shape) == RANK:
             outputs, inputs = tensor.shape.numpy()[:2]
-            padded = -(-outputs // block) * block * (-(-inputs // block) * block if inputs >= block else inputs)
+            padded = _padded(outputs, block) * (_padded(inputs, block) if inputs >= block else inputs)
             grown[op.reads[1]] = tensor.nbytes // (outputs * inputs) * (padded - outputs * inputs)
     return sum(grown.values())

@@ -13,7 +13,7 @@ from itertools import product
 
 from remat_cli.core.values.profile import OpCost
 from remat_cli.splitting.bands.again import copies_at_peak, small_sources_again, waited_for_again
-from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_ops, most_cut
+from remat_cli.splitting.bands.bands import LEANS, Banding, BandRules, BandSize, Lean, band_axes, band_ops, most_cut
 from remat_cli.splitting.bands.demands import UncutOp, band_works
 from remat_cli.splitting.bands.items import LEAST_TILES, doubled_bandings, item_axes, item_bandings, light_sums
 from remat_cli.splitting.bands.lowering import lower
@@ -96,6 +96,7 @@ class BandSearch:
     forbidden: frozenset[str] = frozenset()
     judged: dict[object, BandCandidate | None] = field(default_factory=dict)
     known: dict[object, BandCandidate | UncutOp | None] = field(default_factory=dict)
+    axes: dict[tuple[int, BandRules], Mapping[int, int]] = field(default_factory=dict)
     casts: dict[tuple[int, bool], Recast] = field(default_factory=dict)
     copied: dict[tuple[int, tuple[Copied, ...]], Recast] = field(default_factory=dict)
     item_casts: dict[frozenset[str], Recast] = field(default_factory=dict)
@@ -306,6 +307,7 @@ class BandSearch:
         self.limits, self.forbidden = limits, forbidden
         self.judged.clear()
         self.known.clear()
+        self.axes.clear()
         self.casts.clear()
         self.copied.clear()
 
@@ -350,7 +352,7 @@ class BandSearch:
         most_tiles = dict[int, int]()
         for _ in range(MOST_UNCUT):
             here = replace(rules, forbidden=uncut, also=cast.sources, workspaces=workspaces, most_tiles=most_tiles)
-            banding = band_ops(cast.view, cast.order, here, size, self.limits.most_tiles)
+            banding = band_ops(cast.view, self._axes(cast, here), here, size, self.limits.most_tiles)
             if not (banding.group or cast.origin):
                 return None
             found = self._judged(cast, rules, size, banding, self.limits.may_fill)
@@ -365,6 +367,13 @@ class BandSearch:
             else:
                 uncut |= {found.op}
         return None
+
+    def _axes(self, cast: Recast, rules: BandRules) -> Mapping[int, int]:
+        """Along which axes ops are cut by some rules, which is found once for bands of all sizes."""
+        key = (id(cast), replace(rules, most_tiles={}))
+        if key not in self.axes:
+            self.axes[key] = band_axes(cast.view, cast.order, key[1])
+        return self.axes[key]
 
     def _cast(self, least_bytes: int, is_again: bool = False) -> Recast:
         """Rewrites the model in ops that suit bands of tensors from some size on; repeats some where asked."""

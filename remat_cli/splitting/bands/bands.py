@@ -66,12 +66,16 @@ class BandSize:
     crossing_bytes: int
 
 
-def band_ops(view: ModelView, order: Sequence[int], rules: BandRules, size: BandSize, most_tiles: int) -> Banding:
-    """Cut every op that reads or makes a large tensor, so that as few bytes as can be are read whole or across.
+def band_axes(view: ModelView, order: Sequence[int], rules: BandRules) -> Mapping[int, int]:
+    """The axis of every op that reads or makes a large tensor: as few bytes as can be are read whole or across."""
+    return _Labels(view, tuple(order), rules).found()
 
-    Fusion groups get as few tiles as make bands of their largest tensor of at most that size, at most `most_tiles`.
+
+def band_ops(view: ModelView, axis: Mapping[int, int], rules: BandRules, size: BandSize, most_tiles: int) -> Banding:
+    """Cut ops along the axis of each, in groups of those that hand bands to each other.
+
+    Groups get as few tiles as make bands of their largest tensor of at most that size, at most `most_tiles`.
     """
-    axis = _Labels(view, tuple(order), rules).found()
     groups = _fusion_groups(view, axis, rules)
     group = {op: number for number, ops in enumerate(groups) for op in ops}
     tiles = []
@@ -103,16 +107,6 @@ def even_counts(view: ModelView, axis: Mapping[int, int], ops: Iterable[int]) ->
     """Into how many tiles, all as long, each of some ops can be cut."""
     common = math.gcd(*(view.extent(op, axis[op]) for op in ops))
     return [count for count in range(2, common + 1) if common % count == 0]
-
-
-def axes_read(view: ModelView, op: int, axis: int) -> tuple[int | None, ...] | None:
-    """By input of an op cut along `axis`: the axis of the slab it reads, None for all of it; None if it cannot be."""
-    extent = view.extent(op, axis)
-    for parts in (2, 3, 4):
-        sliced = view.slice(op, Slab(axis, 0, extent // parts)) if extent >= parts else None
-        if sliced is not None:
-            return tuple(None if need is None else need.axis for need in sliced.needs)
-    return None
 
 
 class _Labels:
@@ -225,7 +219,7 @@ class _Labels:
             if (all_channels and axis == CHANNELS) or (one_item and axis == ITEMS):
                 continue  # would read all of its input; would take as much for itself
             is_sum = axis == SUMMED
-            needs = axes_read(self.view, op, axis) if is_sum or (axis in allowed and shape[axis] > 1) else None
+            needs = self.view.axes_read(op, axis) if is_sum or (axis in allowed and shape[axis] > 1) else None
             if needs is None or (not is_sum and any(len(s) <= axis or s[axis] != shape[axis] for s in shapes)):
                 continue
             read = zip(self.view.reads[op], needs, strict=True)
@@ -280,7 +274,7 @@ def reads_rows(view: ModelView, reader: int, name: str) -> bool:
 def _reads_along(view: ModelView, reader: int, name: str, axis: int) -> bool:
     place, (made, *_) = view.reads[reader].index(name), view.makes[reader]
     for other in range(len(view.ops[reader].output_shape)):
-        needs = axes_read(view, reader, other)
+        needs = view.axes_read(reader, other)
         if needs is None or needs[place] != axis:
             continue
         if view.graph.ops[reader].op_type != "Reshape":
@@ -313,7 +307,7 @@ def _fusion_groups(view: ModelView, axis: Mapping[int, int], rules: BandRules) -
     linked: dict[int, set[int]] = defaultdict(set)
     takes_bands = set()
     for op, along in axis.items():
-        needs = present(axes_read(view, op, along), "the axes that an op in bands reads")
+        needs = present(view.axes_read(op, along), "the axes that an op in bands reads")
         for name, need in zip(view.reads[op], needs, strict=True):
             maker = view.tensors[name].producer if name in view.tensors else None
             if maker is None or maker not in axis:
@@ -341,7 +335,7 @@ def _fusion_groups(view: ModelView, axis: Mapping[int, int], rules: BandRules) -
 def _reads_across(view: ModelView, axis: Mapping[int, int], ops: Sequence[int]) -> bool:
     """Whether some op reads other slabs of a tensor in bands than its maker makes."""
     for op in ops:
-        needs = present(axes_read(view, op, axis[op]), "the axes that an op in bands reads")
+        needs = present(view.axes_read(op, axis[op]), "the axes that an op in bands reads")
         for name, need in zip(view.reads[op], needs, strict=True):
             maker = view.tensors[name].producer if name in view.tensors else None
             if maker is not None and maker in axis and need is not None and axis[maker] != need:

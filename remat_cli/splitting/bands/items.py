@@ -7,7 +7,7 @@ sums over the batch, which go on from tile to tile. What mixes items in another 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
-from remat_cli.splitting.bands.bands import Banding, axes_read, even_counts
+from remat_cli.splitting.bands.bands import Banding, even_counts
 from remat_cli.splitting.tiles.op_view import SUMMED
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -36,14 +36,14 @@ def item_axes(
         axis = asked.pop() if len(asked) == 1 else None
         if axis is None or any(view.tensors[name].kept for name in made) or view.extent(op, axis) < 2:
             continue
-        if axes_read(view, op, axis) is not None:
+        if view.axes_read(op, axis) is not None:
             found[op] = axis
     return found
 
 
 def _asked(view: ModelView, axes: Mapping[int, int], reader: int, name: str) -> int | None:
     """Along which axis an op reads slabs of a tensor; None where it reads all of it, or in two ways."""
-    needs = axes_read(view, reader, axes[reader]) if reader in axes else None
+    needs = view.axes_read(reader, axes[reader]) if reader in axes else None
     asked = {need for read, need in zip(view.reads[reader], needs or (), strict=False) if read == name}
     return asked.pop() if len(asked) == 1 else None
 
@@ -85,7 +85,7 @@ def _made_bytes(view: ModelView, op: int) -> int:
 
 def _added_bytes(view: ModelView, op: int) -> int:
     """Bytes of what a sum adds up, of all items."""
-    needs = axes_read(view, op, SUMMED) or ()
+    needs = view.axes_read(op, SUMMED) or ()
     reads = (name for name, need in zip(view.reads[op], needs, strict=False) if need is not None)
     return sum(view.tensors[name].size_bytes for name in dict.fromkeys(reads))
 
@@ -100,7 +100,7 @@ def _spread(
         if not reads or (op in forbidden and not goes_on):
             continue
         for axis in (*range(len(view.ops[op].output_shape)), SUMMED):
-            needs = axes_read(view, op, axis) if view.extent(op, axis) > 1 else None
+            needs = view.axes_read(op, axis) if view.extent(op, axis) > 1 else None
             read = {} if needs is None else dict(zip(view.reads[op], needs, strict=True))
             if read and all(read[name] == known[name] for name in reads):
                 if op not in forbidden:

@@ -18,7 +18,6 @@ from remat_cli.core.schedule.graph import TensorType
 from remat_cli.onnx_io.read.default_order import captured_values
 from remat_cli.onnx_io.read.op_facts import NCHWC, ONNX
 from remat_cli.onnx_io.write.assemble import Draft
-from remat_cli.splitting.bands.bands import axes_read
 from remat_cli.splitting.recast.recast import Recast, Rewrite, taken_apart
 from remat_cli.splitting.rules.resize import axes_of, coordinates_of, has_sizes, is_entangled, scales_of
 from remat_cli.splitting.tiles.op_view import OpView, Shape
@@ -71,7 +70,7 @@ def bilinear(view: ModelView, op: int, least_bytes: int = 0) -> Bilinear | None:
     made = view.tensors.get(view.makes[op][0])
     if made is None or made.dtype != FLOAT or made.size_bytes < least_bytes or len(made.shape) != IMAGES:
         return None
-    if axes_read(view, op, ROWS) is not None:
+    if view.axes_read(op, ROWS) is not None:
         return None
     factors = _factors(spec, made.shape)
     if factors is None or made.shape[:ROWS] != spec.input_shape(0)[:ROWS]:

@@ -135,7 +135,9 @@ class _Memory:
         self, view: ModelView, steps: Sequence[Step], dying: frozenset[str], lasting: frozenset[str] | None
     ) -> None:
         self.view, self.steps, self.lasting = view, steps, lasting
-        self.last_read = {piece.name: index for index, step in enumerate(steps) for piece in reads_of(step)}
+        self.results = [results_of(step) for step in steps]
+        reads = [reads_of(step) for step in steps]
+        self.last_read = {piece.name: index for index, pieces in enumerate(reads) for piece in pieces}
         self.storage: dict[str, str] = {}
         self.carried: dict[str, str] = {}  # by storage the last value in it
         self.size: dict[str, int] = {}
@@ -145,8 +147,8 @@ class _Memory:
         for name in dying:
             self._open(name, view.tensors[name].size_bytes, -1)
         # only what exists before is read whole
-        made = {piece.name for step in steps for piece in results_of(step)}
-        read = {piece.name for step in steps for piece in reads_of(step) if piece.slab is None}
+        made = {piece.name for pieces in self.results for piece in pieces}
+        read = {piece.name for pieces in reads for piece in pieces if piece.slab is None}
         for name in read - made:
             owner = owner_of(view, name).name
             if owner not in self.size:
@@ -157,7 +159,7 @@ class _Memory:
     def held_during(self, index: int, workspace_bytes: int) -> int:
         """Bytes held while a step runs; what it reads last is freed after it."""
         step = self.steps[index]
-        for result in results_of(step):
+        for result in self.results[index]:
             shared = self._shared(step, result, index)
             # what no step reads lasts to the end, or is gone at once
             if self.lasting is None:

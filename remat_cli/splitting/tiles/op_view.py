@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ class OpView:
         """Domain and op type, the ONNX domain written as ""."""
         return ("" if self.node.domain == "ai.onnx" else self.node.domain, self.node.op_type)
 
-    @property
+    @cached_property
     def output_shape(self) -> Shape:
         """Shape of the first output that exists."""
         return next(shape for shape in self.outputs if shape is not None)

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from remat_cli.splitting.tiles.op_view import Shape, Slab, tile_bounds
 from remat_cli.splitting.tiles.tiling import Cutting, Tile, TileWork, cut_tiles, is_overwritable
 from remat_cli.splitting.tiles.view import ModelView
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """A value of the split model: some slab of a tensor of the whole model (None: all of it).
 
     `across` is a second slab, along another axis, where a slab is cut once more.
@@ -21,16 +22,14 @@ class Piece:
     across: Slab | None = None
 
 
-@dataclass(frozen=True)
-class CutStep:
+class CutStep(msgspec.Struct, frozen=True):
     """Copies a slab out of a piece."""
 
     source: Piece
     result: Piece
 
 
-@dataclass(frozen=True)
-class RunStep:
+class RunStep(msgspec.Struct, frozen=True):
     """Runs an op on pieces; `reads` by position, None where the op reads a constant or nothing there.
 
     Of ops that add up positions, `turn` tells those apart that may go on together: all of them take one tile before any
@@ -44,8 +43,7 @@ class RunStep:
     turn: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class WholeStep:
+class WholeStep(msgspec.Struct, frozen=True):
     """Runs an op as it is; `reads` and `makes` are those of its tensors that ops make, all of each."""
 
     op: int
@@ -53,16 +51,14 @@ class WholeStep:
     makes: tuple[Piece, ...]
 
 
-@dataclass(frozen=True)
-class JoinStep:
+class JoinStep(msgspec.Struct, frozen=True):
     """Joins pieces that lie side by side into one."""
 
     parts: tuple[Piece, ...]
     result: Piece
 
 
-@dataclass(frozen=True)
-class FillStep:
+class FillStep(msgspec.Struct, frozen=True):
     """Writes a part into a buffer of full size: over `before`, in place, or into a new one where that is None.
 
     The first `before` may be another tensor, of the same kind, that nothing reads any more. `is_last` tells that the
@@ -75,8 +71,7 @@ class FillStep:
     is_last: bool
 
 
-@dataclass(frozen=True)
-class AddStep:
+class AddStep(msgspec.Struct, frozen=True):
     """Adds what a tile has added up to the sum so far."""
 
     before: Piece

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import msgspec
+
 from remat_cli.splitting.tiles.op_view import Slab, Sliced, hull, tile_bounds
 from remat_cli.splitting.tiles.view import ModelView
 
@@ -25,8 +27,7 @@ class Cutting:
     over: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class TileWork:
+class TileWork(msgspec.Struct, frozen=True):
     """One op in one tile: the slab asked of its outputs, and how it makes it."""
 
     op: int

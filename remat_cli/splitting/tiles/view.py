@@ -18,6 +18,8 @@ from remat_cli.splitting.rules.record import LayoutKind, SliceRule
 from remat_cli.splitting.rules.table import added_up, rule_of, slice_op
 from remat_cli.splitting.tiles.op_view import MOST_THREADS, SUMMED, OpView, Shape, Slab, Sliced
 
+FEW_PARTS = (2, 3, 4)  # in how many an op is cut to see what its parts read
+
 
 def view_model(
     model: ir.Model,
@@ -59,6 +61,8 @@ class ModelView:
     at_one_size: bool = False
     is_portable: bool = False
     _slices: dict[tuple[int, int, int, int], Sliced | None] = field(default_factory=dict, repr=False, compare=False)
+    _extents: dict[tuple[int, int], int] = field(default_factory=dict, repr=False, compare=False)
+    _axes: dict[tuple[int, int], tuple[int | None, ...] | None] = field(default_factory=dict, repr=False, compare=False)
 
     def of_other(self, model: ir.Model, graph: Graph) -> ModelView:
         """A view of another model, for the same sessions and sizes."""
@@ -172,11 +176,27 @@ class ModelView:
         return frozenset(found)
 
     def extent(self, op: int, axis: int) -> int:
-        """How long an op's output is along an axis; how many positions it adds up along that of sums."""
-        if axis != SUMMED:
-            return self.ops[op].output_shape[axis]
-        adding = added_up(self.ops[op])
-        return 0 if adding is None else adding.length
+        """How long an op's output is along an axis; how many positions it adds up along that of sums; remembered."""
+        known = self._extents.get((op, axis))
+        if known is None:
+            adding = added_up(self.ops[op]) if axis == SUMMED else None
+            length = 0 if adding is None else adding.length
+            known = self._extents[op, axis] = length if axis == SUMMED else self.ops[op].output_shape[axis]
+        return known
+
+    def axes_read(self, op: int, axis: int) -> tuple[int | None, ...] | None:
+        """By input of an op cut along `axis`: the axis of the slab it reads, None for all of it; None if it cannot be.
+
+        Remembered.
+        """
+        if (op, axis) not in self._axes:
+            extent = self.extent(op, axis)
+            slabs = (Slab(axis, 0, extent // parts) for parts in FEW_PARTS if extent >= parts)
+            sliced = next((found for slab in slabs if (found := self.slice(op, slab)) is not None), None)
+            self._axes[op, axis] = (
+                None if sliced is None else tuple(None if need is None else need.axis for need in sliced.needs)
+            )
+        return self._axes[op, axis]
 
     def slice(self, op: int, slab: Slab) -> Sliced | None:
         """The op cut down to a slab of its output; remembered."""
