@@ -1,6 +1,7 @@
 """Where a file that is written here runs, and whether a plan's sessions may be opened on this processor."""
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from remat_cli.core.values.runs_on import (
     RunsOn,
     RuntimeRange,
 )
+from remat_cli.core.values.session import ANY_THREADS
 from remat_cli.onnx_io.read.layout import uses_blocks
 from remat_cli.onnx_io.write.op_versions import loads_from, needs_of
 from remat_cli.onnx_io.write.processor_guard import guard_in
@@ -30,24 +32,41 @@ from remat_cli.ort_rules.versions import PACKED_FROM, SAME_BITS_FROM, TRIED_UP_T
 from remat_cli.splitting.rules.table import is_for_threads
 
 
-def runs_on_of(
-    model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool, threads: int = 0, has_tiles: bool = False
-) -> RunsOn:
+@dataclass(frozen=True)
+class BitsOf:
+    """With which sessions a file has the bits of the original.
+
+    With so many `threads` (0: with any number), and with no more than `most_threads` (0: with any number). `has_tiles`:
+    some of its ops are parts.
+    """
+
+    threads: int = 0
+    most_threads: int = 0
+    has_tiles: bool = False
+
+
+ANY_BITS = BitsOf()
+
+
+def runs_on_of(model: Any, prepared: Prepared, *, is_packed: bool, is_cut: bool, bits: BitsOf = ANY_BITS) -> RunsOn:
     """Where a model runs as it is about to be written.
 
-    `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens. Its
-    bits are those of the original with so many `threads` (0: with any number). `has_tiles`: some of its ops are parts.
+    `is_packed`: with copies of weights as kernels pack them; `is_cut`: to be cut into sessions that remat opens. Where
+    its bits are those of the original say `bits`.
     """
     made_with, asked = prepared.runtime.version, prepared.conditions.runtimes
     refuse_late_needs(model, asked, made_with, is_packed=is_packed)
     loads = loads_from(model, made_with, is_packed=is_packed)
     session = prepared.conditions.session
+    threads, most = bits.threads, bits.most_threads if not bits.threads else 0
     as_compared = msgspec.structs.replace(session, threads=threads) if threads else session
     of_one = EXACT_OPTIONS if prepared.conditions.portable else as_compared.lines
+    if most and not as_compared.threads:
+        of_one = tuple(f"at most {most} threads" if line == ANY_THREADS else line for line in of_one)
     processor, device = prepared.runtime.processor, prepared.conditions.device
-    unlike = UNLIKE if has_tiles and prepared.layout is not None else ()
+    unlike = UNLIKE if bits.has_tiles and prepared.layout is not None else ()
     if device.provider != CPU and not is_cut:
-        of_one, processor, unlike = GPU_OPTIONS, f"{processor}, {device.name}", OTHER_DEVICES if has_tiles else ()
+        of_one, processor, unlike = GPU_OPTIONS, f"{processor}, {device.name}", OTHER_DEVICES if bits.has_tiles else ()
     return RunsOn(
         processor=processor,
         layout_block=prepared.runtime.layout_block if uses_blocks(model) else None,
@@ -58,6 +77,7 @@ def runs_on_of(
         is_guarded=guard_in(model) is not None,
         session=session.words,
         threads=threads,
+        most_threads=most,
         target=prepared.conditions.target,
         unlike=unlike,
         runtimes="" if asked is None else "..".join(dict.fromkeys((asked.oldest, newest_of(asked)))),
@@ -107,15 +127,15 @@ def may_be_packed(prepared: Prepared) -> bool:
     return numbers_of(PACKED_FROM) <= oldest <= here <= last
 
 
-def threads_of_bits(planned: OneModel) -> int:
-    """With how many threads a session has the original's bits; 0: with any number, as no op is cut that minds."""
+def bits_of(planned: OneModel) -> BitsOf:
+    """With which sessions the file of a plan has the original's bits."""
     if planned.splitting is None:
-        return 0
+        return ANY_BITS
     cut = {name for region in planned.splitting.regions for name in region.ops}
     whole = (node for node in planned.whole.reference.graph if node.name in cut)
     if not any(is_for_threads(node.domain, node.op_type) for node in whole):
-        return 0
-    return op_threads(planned.prepared.conditions)
+        return BitsOf(most_threads=planned.splitting.most_threads, has_tiles=True)
+    return BitsOf(op_threads(planned.prepared.conditions), has_tiles=True)
 
 
 def refuse_other_processors(read: PlanFile) -> None:

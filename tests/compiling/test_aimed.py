@@ -161,7 +161,7 @@ def test_a_brief_search_goes_on_where_it_found_none_but_dear_plans(monkeypatch, 
         grants.append(seconds)
         search.clock.grant(seconds)
 
-    tiles = SimpleNamespace(task=task, free_bytes=MIB, propose=lambda free: (), grant=grant)
+    tiles = SimpleNamespace(task=task, free_bytes=MIB, propose=lambda free: (), grant=grant, is_step=False)
 
     def fit_budget(tiles, *, tried, **words):
         asked.append(tried.granted_seconds)

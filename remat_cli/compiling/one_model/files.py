@@ -8,7 +8,7 @@ from remat_cli.compiling.ask import CompileRequest
 from remat_cli.compiling.planned import OneModel
 from remat_cli.compiling.prepare import Prepared
 from remat_cli.compiling.process.forecast import forecast_of, saves_packed, wants_primers
-from remat_cli.compiling.runs_on import runs_on_of, threads_of_bits
+from remat_cli.compiling.runs_on import bits_of, runs_on_of
 from remat_cli.core.values.process_promise import ProcessPromise
 from remat_cli.core.values.runs_on import RunsOn
 from remat_cli.onnx_io.read.compiled import BUDGET_KEY, DIMS_KEY, PEAK_KEY
@@ -37,11 +37,7 @@ def save_model(planned: OneModel, path: Path, request: CompileRequest, *, outlas
     files, written = request.files, planned.written
     model = asking_least(without_seeds(written.rewritten.model))
     is_packed = saves_packed(written, planned.prepared, files)
-    threads = threads_of_bits(planned)
-    has_tiles = planned.splitting is not None
-    runs_on = runs_on_of(
-        model, planned.prepared, is_packed=is_packed, is_cut=False, threads=threads, has_tiles=has_tiles
-    )
+    runs_on = runs_on_of(model, planned.prepared, is_packed=is_packed, is_cut=False, bits=bits_of(planned))
     # The file says what its plan came to: its sizes and its bytes, live and of a process.
     process = ProcessPromise(
         budget_bytes=request.process_budget_bytes,

@@ -10,6 +10,7 @@ from functools import partial
 from remat_cli.base import progress as stages
 from remat_cli.base.units import format_bytes
 from remat_cli.compiling.planned import OneModel, Refused
+from remat_cli.compiling.prepare import op_threads
 from remat_cli.compiling.search.loop import KeepRule, Known, search
 from remat_cli.compiling.search.loops import LoopCandidate, Loops
 from remat_cli.compiling.search.tensor_cap import above_cap
@@ -75,9 +76,13 @@ def run_here(whole: OneModel | Refused) -> OneModel | Refused:
 def plan_family(loops: Loops) -> OneModel | Refused:
     """The plan with the fewest tiles that fits; for `min` the one that holds least and takes no longer than it may.
 
-    Of plans that all take longer than the user allows, the fastest, which is for the caller to refuse.
+    Of plans that all take longer than the user allows, the fastest, which is for the caller to refuse. Where none fits
+    whose tiles bear many threads, one that bears as many as there are here, which its file says.
     """
-    found = _best(loops)
+    found, own = _best(loops), op_threads(loops.task.request.conditions)
+    if isinstance(found, Refused) and own < loops.threads and not loops.task.should_stop():
+        again = _best(Loops(loops.task, own))
+        found = again if isinstance(again, OneModel) else found
     if isinstance(found, OneModel) and found.splitting is None:
         return replace(loops.with_dims(found), twin=partial(loops.twin, None))
     return found

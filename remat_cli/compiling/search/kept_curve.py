@@ -30,6 +30,7 @@ class KeptTiles(msgspec.Struct, frozen=True):
     model: bytes
     regions: tuple[Region, ...]
     facts: tuple[RegionFacts, ...]
+    most_threads: int
 
 
 class KeptPlan(msgspec.Struct, frozen=True):
@@ -242,6 +243,6 @@ def keep_tiles(planned: OneModel, tiled: Any, splitting: Splitting, request: Com
     packed = packed_apart(tiled, planned.whole.reference)
     if packed is None:
         return False
-    tiles = KeptTiles(packed, splitting.regions, splitting.facts)
+    tiles = KeptTiles(packed, splitting.regions, splitting.facts, splitting.most_threads)
     kept_curve(planned.whole, request).keep_tiles(planned.prepared.reference_sha256, tiles)
     return True

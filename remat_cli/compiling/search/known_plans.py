@@ -214,5 +214,6 @@ class KnownPlans:
             whole_sha256=whole.prepared.reference_sha256,
             whole_profile=whole.profile,
             whole_floor_bytes=kept.whole_floor_bytes,
+            most_threads=tiles.most_threads,
         )
         return SplitAgain(prepared, profile, splitting)

@@ -50,6 +50,7 @@ from remat_cli.splitting.loops.loop_bits import (
     Tiling,
     kinds_of,
     may_be_longer,
+    most_threads_of,
     ops_alike,
     proved_part,
     refusal,
@@ -78,14 +79,15 @@ PROVING_SHARE = 0.6  # of the time that is left, for loops whose bits are proved
 FINDING_SHARE = 0.5  # of that time, for finding where loops may be
 TELL_SECONDS = 2.0  # for finding out what to tell of why there is no plan
 ROW_STEP = 64
-THREADS = 8  # parts have the bits of the whole with so many, or with as many as there are
+THREADS = 8  # that files for many sizes bear, where there are loops that do
 
 
 @dataclass(frozen=True)
 class Loops:
-    """Finds and builds loops of one model for many sizes; holds no state but what was found out about the model."""
+    """Finds and builds loops of one model for many sizes; their tiles bear so many `threads`, or as many as are here."""
 
     task: SplitTask
+    threads: int = THREADS
 
     def ladder(self) -> list[Rung]:
         """Rungs that hold ever less; none of which another one holds no more and takes no longer."""
@@ -196,12 +198,11 @@ class Loops:
         reference = reference or with_computed_bounds(prepared.reference, prepared.graph) or prepared.reference
         from_values = value_lengths(reference, prepared.graph.shapes)
         sure = {name: each for name, each in dims.items() if name not in from_values}
-        lean = with_known_shapes(without_expands(reference, sure), sure, self._family)
-        lean = with_taken_branches(with_known_numbers(lean, sure))
+        lean = with_known_numbers(with_known_shapes(without_expands(reference, sure), sure, self._family), sure)
         least_bytes, tensors = LEAST_SHARE * self.task.question.baseline.peak, prepared.graph.tensors
         large = {tensor.name for tensor in tensors if tensor.size_bytes >= least_bytes}
         most = prepared.conditions.dims
-        flat = without_flattening(lean, dims, prepared.facts.types, most)
+        flat = without_flattening(with_taken_branches(lean), dims, prepared.facts.types, most)
         dims, types = {**dims, **flat.dims}, {**prepared.facts.types, **flat.types}
         straight = without_turns(flat.model, dims, types)
         dims, types = {**dims, **straight.dims}, {**types, **straight.types}
@@ -226,7 +227,7 @@ class Loops:
     def _view(self, lean: Any, types: dict[str, tuple[TensorType, ...]]) -> ModelView:
         prepared, threads = self.task.whole.prepared, op_threads(self.task.request.conditions)
         graph = prepared.graph if lean is prepared.reference else to_graph(lean, types)
-        view = view_model(lean, graph, prepared.layout_block, max(THREADS, threads), own_threads=threads)
+        view = view_model(lean, graph, prepared.layout_block, max(self.threads, threads), own_threads=threads)
         return replace(view, is_portable=self.task.request.conditions.portable)
 
     @cached_property
@@ -530,8 +531,7 @@ class Loops:
     def record(self, rung: Rung) -> Splitting:
         """What a plan file says of the loops."""
         whole = self.task.whole
-        pairs = list(zip(rung.regions, rung.tilings, strict=True))
-        before = whole.answer.question.baseline.peak
+        pairs, before = list(zip(rung.regions, rung.tilings, strict=True)), whole.answer.question.baseline.peak
         return Splitting(
             regions=tuple(_region(self.sized, region, tiling, self._length(region)) for region, tiling in pairs),
             facts=tuple(
@@ -541,6 +541,7 @@ class Loops:
             whole_sha256=whole.prepared.reference_sha256,
             whole_profile=whole.profile,
             whole_floor_bytes=whole.answer.run.floor.bytes,
+            most_threads=most_threads_of(self.sized, pairs, self._family),
         )
 
     def _length(self, region: LoopRegion) -> int:

@@ -41,6 +41,7 @@ from remat_cli.splitting.bands.items_apart import items_apart
 from remat_cli.splitting.tiles.build import split_model
 from remat_cli.splitting.tiles.propose import SplitForm, SplitProposal, SplitProposer
 from remat_cli.splitting.tiles.search import SplitLimits
+from remat_cli.splitting.tiles.thread_counts import least_of, most_threads
 from remat_cli.splitting.tiles.timeline import NeedyTimeline, TensorTimeline
 from remat_cli.splitting.tiles.view import ModelView, view_model
 
@@ -248,13 +249,17 @@ class Tiles:
 
     def record(self, proposal: SplitProposal) -> Splitting:
         """What a plan file says of a split."""
-        whole = self.task.whole
+        whole, apart = self.task.whole, proposal.apart
+        counts = [most_threads(proposal.view, proposal.parts)]
+        if apart is not None:
+            counts.append(most_threads(apart.whole.view, (apart.region,)))
         return Splitting(
             regions=proposal.regions,
             facts=proposal.facts,
             whole_sha256=whole.prepared.reference_sha256,
             whole_profile=whole.profile,
             whole_floor_bytes=whole.answer.run.floor.bytes,
+            most_threads=least_of(counts),
         )
 
 

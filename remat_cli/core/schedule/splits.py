@@ -183,7 +183,8 @@ class Splitting(msgspec.Struct, frozen=True):
     """The splitting that a plan rests on.
 
     `whole_sha256` and `whole_profile` belong to the optimised model before splitting, which the baseline is counted
-    from and outputs are compared with. `whole_floor_bytes` is the floor of whole ops.
+    from and outputs are compared with. `whole_floor_bytes` is the floor of whole ops. Tiles have the bits of the whole
+    with up to `most_threads` (0: with any number).
     """
 
     regions: tuple[Region, ...]
@@ -191,6 +192,7 @@ class Splitting(msgspec.Struct, frozen=True):
     whole_sha256: str
     whole_profile: Profile
     whole_floor_bytes: int
+    most_threads: int = 0
 
     def __post_init__(self) -> None:
         """Check that every region has its facts.

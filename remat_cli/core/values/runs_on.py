@@ -7,13 +7,14 @@ from typing import Final, Self
 
 import msgspec
 
-from remat_cli.core.values.session import AskedSession, session_of
+from remat_cli.base.processes import available_cores
+from remat_cli.core.values.session import ANY_THREADS, AskedSession, session_of
 
 RUNS_ON_KEY: Final = "remat.runs_on"
 """Model metadata: the line for people; each field has a key of its own behind it."""
 MADE_FOR: Final = "made_for_"
 """With what the name of every guard begins."""
-DEFAULT_OPTIONS: Final = ("any graph optimisation level", "any number of threads", "CPU memory arena on")
+DEFAULT_OPTIONS: Final = ("any graph optimisation level", ANY_THREADS, "CPU memory arena on")
 """Session options under which a file keeps what was promised of it."""
 GPU_OPTIONS: Final = (
     "graph optimisation level ORT_ENABLE_BASIC",
@@ -56,7 +57,8 @@ class RunsOn(msgspec.Struct, frozen=True):
     `least_runtime` is the oldest version with the bits of the original, `loads_from` the oldest that has all its ops;
     `tried_up_to` is the newest that was tried, since a newer one cannot be refused. It holds under these `options`;
     those of `session` were asked for. With `threads` of a session its bits are those of the original (0: with any
-    number): parts of some ops, such as Elu, are computed in packets that threads share.
+    number): parts of some ops, such as Elu, are computed in packets that threads share. With more than `most_threads`
+    last bits may be others too (0: with no number): threads share out sums.
     What is promised of memory was predicted for processors of the name `target` (empty: for all that it runs on).
     `is_guarded`: an op of the file refuses other processors. `runtimes` are the versions that it was asked for
     (empty: none were named). On processors that are `unlike` others last bits may differ from those of the original.
@@ -71,6 +73,7 @@ class RunsOn(msgspec.Struct, frozen=True):
     is_guarded: bool = False
     session: tuple[str, ...] = ()
     threads: int = 0
+    most_threads: int = 0
     target: str = ""
     runtimes: str = ""
     unlike: tuple[str, ...] = ()
@@ -98,6 +101,10 @@ class RunsOn(msgspec.Struct, frozen=True):
         made_for = f", in sessions with {', '.join(self.session)}" if self.session else ""
         if self.threads:
             made_for += f"; bits are those of the original with intra_op_num_threads={self.threads}"
+        elif self.most_threads:
+            made_for += (
+                f"; bits are those of the original with up to {self.most_threads} threads (--intra-op-threads for more)"
+            )
         if self.target:
             made_for += f"; memory is promised for {self.target}, predicted, not run there"
         if self.layout_block is None:
@@ -117,9 +124,10 @@ class RunsOn(msgspec.Struct, frozen=True):
 
     @property
     def asked_session(self) -> AskedSession:
-        """The session in which what was promised holds, with as many threads as its bits need."""
+        """The session in which what was promised holds here, with as many threads as its bits need or bear."""
         asked = session_of(self.session)
-        return msgspec.structs.replace(asked, threads=asked.threads or self.threads)
+        borne = self.most_threads if 0 < self.most_threads < available_cores() else 0
+        return msgspec.structs.replace(asked, threads=asked.threads or self.threads or borne)
 
     @property
     def is_unguarded(self) -> bool:

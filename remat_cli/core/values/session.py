@@ -24,6 +24,9 @@ OPTIONS: Mapping[str, str] = {
 APART = (("arena", "mode"), ("arena", "concurrency"), ("mode", "concurrency"))
 """Options of which no two are promised together: other threads take memory from heaps of their own."""
 
+ANY_THREADS = "any number of threads"
+"""What a session must be like as to threads where that is all the same."""
+
 
 class AskedSession(msgspec.Struct, frozen=True, kw_only=True):
     """How callers open and run the session of a file; the defaults are the runtime's own.
@@ -81,7 +84,7 @@ class AskedSession(msgspec.Struct, frozen=True, kw_only=True):
         runs = () if self.concurrency == 1 else (f"at most {self.concurrency} runs at once",)
         return (
             f"any graph optimisation level{is_default_bits}",
-            f"{self.threads} threads" if self.threads else "any number of threads",
+            f"{self.threads} threads" if self.threads else ANY_THREADS,
             "CPU memory arena on" if self.arena else "CPU memory arena off, memory from glibc's malloc",
             *pattern,
             *mode,

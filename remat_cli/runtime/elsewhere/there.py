@@ -542,7 +542,9 @@ def session_of(path: str) -> dict[str, Any]:
     pairs = (each.split("=", 1) for each in said.get("remat.runs_on.session", "").split("; ") if "=" in each)
     read = {"on": True, "off": False}
     found: dict[str, Any] = {name: read.get(value, value) for name, value in pairs}
-    threads = int(found.get("threads", 0)) or int(said.get("remat.runs_on.threads", "0"))
+    most = int(said.get("remat.runs_on.most_threads", "0"))
+    borne = most if 0 < most < (os.cpu_count() or 1) else 0
+    threads = int(found.get("threads", 0)) or int(said.get("remat.runs_on.threads", "0")) or borne
     return dict(found, threads=threads)
 
 

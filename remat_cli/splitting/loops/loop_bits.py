@@ -10,11 +10,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from remat_cli.base.clock import go_on
 from remat_cli.core.values.sizes import Dim, SizeBound, SizeFamily, number, product_of
 from remat_cli.splitting.loops.loop_regions import LoopRegion, SizedView, is_op_on_parts
 from remat_cli.splitting.rules import matrix
@@ -23,6 +24,7 @@ from remat_cli.splitting.rules.record import ElementKind, ProductKind, Scope
 from remat_cli.splitting.rules.recurrent import is_packed
 from remat_cli.splitting.rules.table import rule_of, slice_in_turn, slice_op
 from remat_cli.splitting.tiles.op_view import OpView, Shape, Slab
+from remat_cli.splitting.tiles.thread_counts import ASKED
 
 MOST_NUMBERS = 64  # of constants that are told apart by value, not by name
 MOST_ASKED = 200_000  # tiles, and sizes, that rules are asked for; a family of more sizes is not proved
@@ -87,6 +89,13 @@ def refusal(
         if refused is not None:
             return op, refused
     return None
+
+
+def most_threads_of(sized: SizedView, tiled: Sequence[tuple[LoopRegion, Tiling]], family: SizeFamily) -> int:
+    """Up to how many threads tiles of regions have the bits of the whole; 0: with any number, as a short proof says."""
+    many = replace(sized, view=sized.view.with_threads(ASKED[0]), look=go_on)
+    found = (refusal(many, region, tiling, family, FEW_ASKED) for region, tiling in tiled)
+    return 0 if all(each is None for each in found) else sized.view.threads
 
 
 def rows_together(sized: SizedView, region: LoopRegion) -> int:

@@ -69,6 +69,10 @@ class ModelView:
         found = view_model(model, graph, self.channel_block, self.threads, self.may_reassociate, self.own_threads)
         return replace(found, at_one_size=self.at_one_size, is_portable=self.is_portable)
 
+    def with_threads(self, threads: int) -> ModelView:
+        """A view of the same model, as it is run by up to so many threads."""
+        return replace(self, threads=threads, _slices={}, _extents={}, _axes={})
+
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
         """The node of each op."""
