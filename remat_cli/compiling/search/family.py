@@ -79,9 +79,10 @@ def plan_family(loops: Loops) -> OneModel | Refused:
     Of plans that all take longer than the user allows, the fastest, which is for the caller to refuse. Where none fits
     whose tiles bear many threads, one that bears as many as there are here, which its file says.
     """
-    found, own = _best(loops), op_threads(loops.task.request.conditions)
-    if isinstance(found, Refused) and own < loops.threads and not loops.task.should_stop():
-        again = _best(Loops(loops.task, own))
+    found = _best(loops)
+    if isinstance(found, Refused) and not loops.task.should_stop():
+        own = op_threads(loops.task.request.conditions)
+        again = _best(Loops(loops.task, own)) if own < loops.threads else found
         found = again if isinstance(again, OneModel) else found
     if isinstance(found, OneModel) and found.splitting is None:
         return replace(loops.with_dims(found), twin=partial(loops.twin, None))

@@ -84,7 +84,7 @@ THREADS = 8  # that files for many sizes bear, where there are loops that do
 
 @dataclass(frozen=True)
 class Loops:
-    """Finds and builds loops of one model for many sizes; their tiles bear so many `threads`, or as many as are here."""
+    """Finds and builds loops of one model for many sizes; tiles bear so many `threads`, or as many as are here."""
 
     task: SplitTask
     threads: int = THREADS
