@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -203,3 +205,18 @@ def test_where_a_known_plan_cannot_be_built_any_more_the_search_is_made_without_
     again, _ = compiled(model, "43%")
     assert again.exit_code == 0
     assert FROM_CURVE not in again.solution.facts
+
+
+@pytest.mark.parametrize("part", ["tiles", "searches", "plans"])
+def test_what_another_version_kept_in_another_form_is_left_out(own_cache: Path, part: str) -> None:
+    model = wide_chain(own_cache / "chain.onnx", rows=65536)
+    found, _ = compiled(model, "45%")
+    assert found.exit_code == 0
+    with sqlite3.connect(next(own_cache.rglob("profiles.sqlite3"))) as database:
+        changed = database.execute(
+            "UPDATE models SET facts = ? WHERE scope LIKE ?", (msgspec.msgpack.encode({"of": "another"}), f"% {part}%")
+        )
+    database.close()
+    assert changed.rowcount > 0
+    again, _ = compiled(model, "45%")
+    assert again.exit_code == 0

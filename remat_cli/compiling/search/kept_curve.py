@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -55,6 +55,17 @@ class KeptPlan(msgspec.Struct, frozen=True):
         return Schedule(tuple(Compute(op, 0) for op in self.ops))
 
 
+K = TypeVar("K")
+
+
+def _read(stored: bytes, kind: type[K]) -> K | None:
+    """What is stored; None where another version wrote it in another form."""
+    try:
+        return msgspec.msgpack.decode(stored, type=kind)
+    except msgspec.MsgspecError:
+        return None
+
+
 @dataclass(frozen=True)
 class KeptCurve:
     """The curve of one model under all that plans depend on beside budgets, in a folder's cache."""
@@ -64,21 +75,16 @@ class KeptCurve:
 
     def plans(self) -> dict[str, KeptPlan]:
         """All plans that are kept, by the key of their point; what another version wrote is left out."""
-        found = {}
         with ProfileCache(self.folder) as cache:
-            for key, stored in cache.models(self._part("plans")).items():
-                try:
-                    found[key] = msgspec.msgpack.decode(stored, type=KeptPlan)
-                except msgspec.MsgspecError:
-                    continue
-        return found
+            read = {key: _read(stored, KeptPlan) for key, stored in cache.models(self._part("plans")).items()}
+        return {key: plan for key, plan in read.items() if plan is not None}
 
     def curve(self) -> TradeOff:
         """The curve as it is now."""
         with ProfileCache(self.folder) as cache:
             stored = cache.models(self._part("searches")).values()
-        searched = tuple(msgspec.msgpack.decode(each, type=Searched) for each in stored)
-        curve = TradeOff(searched=searched)
+        read = (_read(each, Searched) for each in stored)
+        curve = TradeOff(searched=tuple(each for each in read if each is not None))
         for kept in self.plans().values():
             curve = curve.with_point(kept.point)
         return curve
@@ -99,10 +105,10 @@ class KeptCurve:
             cache.store_model(self._part("tiles"), reference_sha256, msgspec.msgpack.encode(tiles))
 
     def tiles(self, reference_sha256: str) -> KeptTiles | None:
-        """A split model that was kept."""
+        """A split model that was kept; None too where another version wrote it."""
         with ProfileCache(self.folder) as cache:
             stored = cache.model(self._part("tiles"), reference_sha256)
-        return None if stored is None else msgspec.msgpack.decode(stored, type=KeptTiles)
+        return None if stored is None else _read(stored, KeptTiles)
 
     def forget(self, key: str) -> None:
         """Forget a plan that cannot be built again, or did not keep what it promised."""
