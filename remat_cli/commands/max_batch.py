@@ -111,6 +111,9 @@ class _Search:
 
         progress = Progress(tell, lambda: bool(enough) or self.progress.should_stop())
         found = plan_one_model(*self._prepared(batch), self.request, self.work, progress)
+        if enough and isinstance(found, Refused) and not self.progress.should_stop():
+            # What was enough by the solver did not fit once it was written, and nothing else was looked for.
+            found = plan_one_model(*self._prepared(batch), self.request, self.work, self.progress)
         planned = within_overhead(found, self.request.search)
         if isinstance(planned, Refused):
             is_ruled_out = isinstance(found, Refused) and found.answer.run.status is Status.INFEASIBLE

@@ -14,7 +14,10 @@ import onnxruntime as ort
 import pytest
 
 from examples.make_digits import digits
+from remat_cli.base.progress import Incumbent
 from remat_cli.cli import main
+from remat_cli.commands import max_batch
+from remat_cli.compiling.search.loop import SplitTask
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTROPY = ("--loss", "cross-entropy", "--quiet")
@@ -212,3 +215,19 @@ def test_the_example_trains_under_a_cap_that_the_plain_step_exceeds(tmp_path):
     assert "losses equal: True" in done.stdout
     assert "the plain step in" in done.stdout
     assert (tmp_path / "finetune.svg").is_file()
+
+
+def test_a_batch_is_looked_at_again_where_what_a_solver_found_did_not_fit_once_written(net, capsys, monkeypatch):
+    """A solver's first plan was enough to end the search, so that nothing was split: a U-Net stopped at 7 of 16."""
+    stopped = []
+
+    def refused(prepared, platform, request, work, progress):
+        progress.tell(Incumbent(0.5, None))
+        stopped.append(progress.should_stop())
+        return SplitTask.unplanned(prepared, platform, request, work, progress).whole
+
+    monkeypatch.setattr(max_batch, "plan_one_model", refused)
+    found = report(capsys, "max-batch", net, *ENTROPY, "--budget", "2MiB", "--time-limit", "1s")
+    assert found["max_batch"] == found["keep_all_batch"]
+    assert stopped
+    assert stopped == [True, False] * (len(stopped) // 2)
