@@ -119,6 +119,9 @@ def saved(name: str, folder: Path) -> Path:
     return folder / name
 
 
+MOST_COUNTS = 5  # of what took less than it should with all threads at work
+
+
 def counted(paths: Sequence[Path], folder: Path) -> dict[str, tuple[int, list[tuple[str, list[int]]]]]:
     """By model the most that a run takes of the heap, and types of its results."""
     source, library = Path(__file__).with_name("memcount.c"), folder / "memcount.so"
@@ -136,16 +139,24 @@ def counted(paths: Sequence[Path], folder: Path) -> dict[str, tuple[int, list[tu
 @NEEDS_GLIBC
 @NEEDS_GCC
 def test_kernels_take_of_the_heap_what_the_rules_say(tmp_path):
-    paths = {name: saved(name, tmp_path) for name in CASES}
-    found = counted(list(paths.values()), tmp_path)
-    for path in paths.values():
-        peak_bytes, results = found[str(path)]
-        made = tuple(TensorType({"float32": "float"}.get(kind, kind), tuple(shape)) for kind, shape in results)
+    paths = [saved(name, tmp_path) for name in CASES]
+    found, expected = counted(paths, tmp_path), dict[Path, int]()
+    for path in paths:
+        made = tuple(
+            TensorType({"float32": "float"}.get(kind, kind), tuple(shape)) for kind, shape in found[str(path)][1]
+        )
         model = ir.load(f"{path}.onnx")
         uses = heaps_of(model, to_graph(model, {"op": made}), THREADS, installed_rules().loading).get("op", ())
         assert uses, path.name
+        expected[path] = sum(use.bytes for use in uses)
+    seen = {path: found[str(path)][0] for path in paths}
+    for _ in range(MOST_COUNTS):  # where other programs are in the way, one thread may end before the next begins
+        less = [path for path in paths if seen[path] < expected[path] * 0.98 - 2**14]
+        again = counted(less, tmp_path) if less else {}
+        seen |= {path: max(seen[path], again[str(path)][0]) for path in less}
+    for path in paths:
         # The counter sees heads of blocks, and a kernel's small ones.
-        assert sum(use.bytes for use in uses) == pytest.approx(peak_bytes, rel=0.02, abs=2**14), path.name
+        assert expected[path] == pytest.approx(seen[path], rel=0.02, abs=2**14), path.name
 
 
 @NEEDS_GLIBC
