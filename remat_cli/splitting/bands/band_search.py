@@ -145,7 +145,8 @@ class BandSearch:
 
     def _large_by_items(self, ends: float) -> None:
         """Judge what reads or makes large tensors by items of the batch: the rest runs whole, between."""
-        cast, view = self._whole_cast(), self._whole_cast().view
+        cast = self._whole_cast()
+        view = cast.view
         uncut = {op for op, each in enumerate(view.graph.ops) if each.name in self.forbidden}
         for share in LARGE_SHARES:
             least = self._largest // share
@@ -156,9 +157,7 @@ class BandSearch:
                 if time.monotonic() > ends:
                     return
                 found = self._judged(cast, rules, self._size(banding.tiles[0], 1.0), banding, self.limits.may_fill)
-                if isinstance(found, UncutOp):
-                    break
-                if found is None:
+                if not isinstance(found, BandCandidate):
                     break
 
     def _largest_at(self, view: ModelView, op: int) -> int:

@@ -15,19 +15,18 @@ ASKED: Final = (64, 32, 16, 12, 8, 6, 4, 3)
 
 
 def most_threads(view: ModelView, regions: Sequence[TiledRegion]) -> int:
-    """Up to how many threads all slabs of these regions have the bits of the whole; 0: with any number.
-
-    Where bits need not hold, as many as are.
-    """
+    """Up to how many threads slabs of these regions have the bits of the whole; 0: any number, or bits may differ."""
     steps = (step for region in regions for step in region.steps)
     works = {(step.work.op, step.work.asked) for step in steps if isinstance(step, RunStep)}
-    for threads in ASKED if works and not view.may_reassociate else ():
+    if not works or view.may_reassociate:
+        return 0
+    for threads in ASKED:
         if threads <= view.threads:
-            return view.threads
+            break
         asked = view.with_threads(threads)
         if all(asked.slice(*work) is not None for work in works):
             return 0 if threads == ASKED[0] else threads
-    return view.threads if works and not view.may_reassociate else 0
+    return view.threads
 
 
 def least_of(counts: Iterable[int]) -> int:
